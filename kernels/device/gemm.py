@@ -1,0 +1,73 @@
+"""The grouped W4A16 GEMM of prefill: out^T = W @ X^T, one dot per K step. Triton device functions.
+
+The decoded weights are the dot's first operand, which wgmma reads from registers, and the token block is its N.
+"""
+
+import triton
+import triton.language as tl
+
+from .decode import dequantize
+
+
+@triton.jit(do_not_specialize=["k_units", "routes", "rows_per_input"])
+def w4a16_gemm(
+    x,
+    packed,
+    scale,
+    global_scale,
+    topk_weights,
+    block_routes,
+    block_expert,
+    out,
+    N,
+    k_units,
+    routes,
+    rows_per_input,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_KB: tl.constexpr,
+    K_UNIT: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+):
+    """out[route, n] = (sum_k x[route // rows_per_input, k] * W[expert, n, k]) * global (* topk_weight if WEIGHTED).
+
+    One program: one block of BLOCK_M routes, all of one expert, x BLOCK_N weight rows; 2 * BLOCK_KB of K a step.
+    K is k_units * K_UNIT, so that how far apart rows lie is known to be a multiple of K_UNIT (32, or 16 for a ragged K).
+    Programs that share a block's activations are neighbours, and the blocks of one expert follow each other.
+    """
+    row_tiles = tl.cdiv(N, BLOCK_N)
+    block = (tl.program_id(0) // row_tiles).to(tl.int64)
+    expert = tl.load(block_expert + block).to(tl.int64)
+    if expert < 0:  # the grid is an upper bound; this block was not needed
+        return
+    route = tl.load(block_routes + block * BLOCK_M + tl.arange(0, BLOCK_M))
+    real = route < routes
+    row = (route // rows_per_input).to(tl.int64)
+    n = tl.program_id(0) % row_tiles * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = n < N
+    weight_row = expert * N + n
+
+    K = k_units * K_UNIT
+    packed_columns = k_units * (K_UNIT // 2)
+    scale_columns = k_units * (K_UNIT // 16)
+    k = tl.arange(0, 2 * BLOCK_KB)
+    byte = tl.arange(0, BLOCK_KB)
+    group = tl.arange(0, BLOCK_KB // 8)
+    x_tile = x + row[None, :] * K + k[:, None]
+    packed_tile = packed + weight_row[:, None] * packed_columns + byte[None, :]
+    scale_tile = scale + weight_row[:, None] * scale_columns + group[None, :]
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for start in range(0, packed_columns, BLOCK_KB):
+        codes = tl.load(packed_tile, mask=inside[:, None] & (start + byte < packed_columns)[None, :], other=0)
+        scales = tl.load(scale_tile, mask=inside[:, None] & (start // 8 + group < scale_columns)[None, :], other=0.0)
+        tokens = tl.load(x_tile, mask=real[None, :] & (2 * start + k < K)[:, None], other=0.0)
+        acc = tl.dot(dequantize(codes, scales, tokens.dtype), tokens, acc)
+        x_tile += 2 * BLOCK_KB
+        packed_tile += BLOCK_KB
+        scale_tile += BLOCK_KB // 8
+
+    acc = acc * tl.load(global_scale + weight_row, mask=inside, other=0.0)[:, None]
+    if WEIGHTED:
+        acc = acc * tl.load(topk_weights + route, mask=real, other=0.0)[None, :]
+    out_tile = out + route.to(tl.int64)[None, :] * N + n[:, None]
+    tl.store(out_tile, acc.to(out.dtype.element_ty), mask=real[None, :] & inside[:, None])

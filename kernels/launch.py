@@ -1,0 +1,40 @@
+"""Launch: everything that decides which binary runs, as data. Pure until a device function is asked for."""
+
+import importlib
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch of a plan; `experts.run` runs it and the compile gates compile it, from the same fields.
+
+    `stage` is its place in the layer. `kernel` is "module.function" in kernels.device. `arguments` are the run-time
+    arguments in order, each with its Triton type ("*bf16", "*u8", "*fp8e4nv", "*i32", "i32", "fp32"); `divisible` names
+    those that are declared divisible by 16 (addresses or values). `instruction` is the matrix instruction that must
+    come out of the compiler on the GPU this was planned for, None where the kernel has no dot.
+    """
+
+    stage: str
+    kernel: str
+    arguments: tuple[tuple[str, str], ...]
+    divisible: tuple[str, ...]
+    constexprs: tuple[tuple[str, object], ...]
+    num_warps: int = 4
+    num_stages: int = 1
+    instruction: str | None = None
+    fp_fusion: bool = False
+
+    def constexpr(self, name: str):
+        return dict(self.constexprs)[name]
+
+    @property
+    def label(self) -> str:
+        """Short and readable: "gate_up BLOCK_M=64 BLOCK_N=64 ... 4 warps 3 stages"."""
+        constants = " ".join(f"{name}={value}" for name, value in self.constexprs)
+        return f"{self.stage} {constants} {self.num_warps} warps {self.num_stages} stages"
+
+
+def device_function(launch: Launch):
+    """The Triton function that `launch` names; imports triton."""
+    module, name = launch.kernel.rsplit(".", 1)
+    return getattr(importlib.import_module(f".device.{module}", __package__), name)
