@@ -1,6 +1,6 @@
 """ExpertBanks: the tensors of one expert layer, validated on construction."""
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING
 
 from .shapes import LayerShape
@@ -60,8 +60,9 @@ class ExpertBanks:
 
 
 def _present(banks: ExpertBanks) -> list[tuple[str, "Tensor"]]:
-    """The tensors that are there, by field name."""
-    return [(f.name, t) for f in fields(banks) if (t := getattr(banks, f.name)) is not None]
+    """The required fields, and the optional ones that are there, by name."""
+    values = [(f, getattr(banks, f.name)) for f in fields(banks)]
+    return [(f.name, value) for f, value in values if value is not None or f.default is MISSING]
 
 
 def _check_dtypes(banks: ExpertBanks) -> None:

@@ -5,6 +5,7 @@ and under every version of torch.
 """
 
 import hashlib
+import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,8 @@ class Case:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, but should be one of {', '.join(values)}")
         if self.tokens < 0:
             raise ValueError(f"tokens is {self.tokens}, but should be at least 0")
+        if self.routing == "twice" and self.shape.top_k < 2:
+            raise ValueError(f"routing is 'twice', but needs a top_k of at least 2, not {self.shape.top_k}")
 
     @property
     def id(self) -> str:
@@ -57,7 +60,7 @@ class Case:
         parts += [self.activation, self.dtype]
         for name, letter in (("activation_alpha", "alpha"), ("activation_limit", "limit")):
             if getattr(self, name) != _DEFAULTS[name]:
-                parts.append(f"{letter}{getattr(self, name):g}")
+                parts.append(f"{letter}{float(getattr(self, name))}")
         if self.weight_on_input:
             parts.append("weight_on_input")
         return "-".join(parts)
@@ -130,6 +133,7 @@ def topk_ids(case: Case) -> "Tensor":
         bad = torch.tensor([-1, experts, -7, experts + 3], dtype=torch.int32)
         pick = hashed(f"{case.id}/dropped", case.tokens, top_k)
         ids = torch.where(pick % 3 == 0, bad[(pick >> 8) % 4], ids)
+        ids[-1:, -1] = -1  # also where the hash drops none
     return ids.contiguous()
 
 
@@ -155,4 +159,4 @@ def _random_matrix(key: str, experts: int, rows: int, k: int) -> "tuple[Tensor, 
     packed = (hashed(f"{key}/packed", experts, rows, k // 2) & 0xFF).to(torch.uint8)
     scale = (0x30 + hashed(f"{key}/scale", experts, rows, k // 16) % 24).to(torch.uint8).view(torch.float8_e4m3fn)
     jitter = 1 + (hashed(f"{key}/global", experts, rows) >> 9).float() / 2**23  # [1, 2): every mantissa bit in use
-    return packed, scale, jitter * 2.0 ** -round(3 + torch.tensor(float(k)).log2().item() / 2)
+    return packed, scale, jitter * 2.0 ** -round(3 + math.log2(k) / 2)
