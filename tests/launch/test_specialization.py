@@ -1,0 +1,46 @@
+"""What runs is what was gated: a launch compiles with the types and the divisibility that its plan declares."""
+
+import pytest
+import torch
+
+from nvfp4_suite.contract import gpus
+from nvfp4_suite.contract.case import Case, random_inputs
+from nvfp4_suite.contract.shapes import LayerShape
+from nvfp4_suite.kernels import experts
+from nvfp4_suite.kernels.launch import Launch, device_function
+from nvfp4_suite.kernels.plan import plan_layer
+
+from ..moe.subject import layer_arguments, plan_options
+
+# Sizes that tempt Triton to specialize: 1, multiples of 16, and neither.
+SHAPES = [LayerShape(1, 1, 16, 16), LayerShape(16, 2, 272, 80), LayerShape(32, 16, 256, 512)]
+
+
+@pytest.mark.parametrize("weight_on_input", [False, True])
+@pytest.mark.parametrize("tokens", [1, 16, 33])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"e{s.experts}k{s.top_k}h{s.hidden}i{s.intermediate}")
+def test_every_launch_compiles_as_declared(shape, tokens, weight_on_input, device, monkeypatch):
+    case = Case(shape, tokens, inputs="random", weight_on_input=weight_on_input)
+    plan = plan_layer(gpus.current(0), shape, tokens, **plan_options(case))
+    compiled = []
+    start = experts._start
+    monkeypatch.setattr(experts, "_start", lambda launch, *a, **k: compiled.append((launch, start(launch, *a, **k))))
+    experts.run(plan, *layer_arguments(random_inputs(case).to(device)))
+    torch.cuda.synchronize()
+    assert [launch for launch, _ in compiled] == list(plan.launches)
+    for launch, binary in compiled:
+        assert _declared(launch) == _actual(launch, binary), launch.label
+
+
+def _declared(launch: Launch) -> dict[str, tuple[str, bool]]:
+    return {name: (kind, name in launch.divisible) for name, kind in launch.arguments}
+
+
+def _actual(launch: Launch, binary) -> dict[str, tuple[str, bool]]:
+    """Each run-time argument's type and whether it is known to be divisible by 16, from the compiled source."""
+    names = device_function(launch).arg_names
+    divisible = {
+        names[path[0]] for path, attributes in binary.src.attrs.items() if ["tt.divisibility", 16] in attributes
+    }
+    kinds = {name: kind for name, kind in binary.src.signature.items() if kind != "constexpr"}
+    return {name: (kind, name in divisible) for name, kind in kinds.items()}

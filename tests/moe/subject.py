@@ -1,0 +1,57 @@
+"""A kernel on a case: the only path by which the layer tests reach what they test."""
+
+from functools import lru_cache
+
+import torch
+
+from nvfp4_suite.contract.case import Case, Inputs, random_inputs, torch_dtype
+from nvfp4_suite.contract.kernel import Kernel
+from nvfp4_suite.kernels import experts
+from nvfp4_suite.kernels.plan import LayerPlan
+from nvfp4_suite.reference import moe, orderfree
+
+from ..poison import poisoned_allocations
+
+
+@lru_cache(maxsize=8)
+def inputs_of(case: Case) -> Inputs:
+    """The case's inputs on the CPU; order-free ones are proved to be so, and an error if they are not."""
+    if case.inputs == "random":
+        return random_inputs(case)
+    inputs = orderfree.draw(case)
+    orderfree.prove(inputs, case)
+    return inputs
+
+
+@lru_cache(maxsize=8)
+def expected_of(case: Case, rounding: str) -> torch.Tensor:
+    """The reference's output in the case's dtype."""
+    inputs = inputs_of(case)
+    return moe.expert_layer(*layer_arguments(inputs), rounding=rounding, **case.options).to(torch_dtype(case.dtype))
+
+
+def layer_arguments(inputs: Inputs) -> tuple:
+    return inputs.hidden_states, inputs.banks, inputs.topk_weights, inputs.topk_ids
+
+
+def run_kernel(kernel: Kernel, inputs: Inputs, device: str, **options) -> torch.Tensor:
+    """The kernel's output on the CPU, from poisoned buffers."""
+    on_device = inputs.to(device)
+    prepared = kernel.prepare(on_device.banks)
+    with poisoned_allocations():
+        out = kernel.run(prepared, on_device.hidden_states, on_device.topk_weights, on_device.topk_ids, **options)
+    return out.cpu()
+
+
+def run_plan(plan: LayerPlan, case: Case, device: str) -> torch.Tensor:
+    """The output of `plan`, whichever GPU it was made for, on the CPU, from poisoned buffers."""
+    limits = {name: case.options[name] for name in ("activation_alpha", "activation_limit")}
+    with poisoned_allocations():
+        out = experts.run(plan, *layer_arguments(inputs_of(case).to(device)), **limits)
+    return out.cpu()
+
+
+def plan_options(case: Case) -> dict:
+    """The case's options as plan_layer takes them."""
+    names = ("dtype", "activation", "weight_on_input")
+    return {name: getattr(case, name) for name in names}

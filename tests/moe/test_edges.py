@@ -1,0 +1,168 @@
+"""Behaviour at the edges: what is refused and in which words, and what must come out of odd but legal inputs."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from nvfp4_suite.contract import gpus
+from nvfp4_suite.contract.banks import ExpertBanks
+from nvfp4_suite.contract.case import Case, Inputs, random_inputs
+from nvfp4_suite.contract.kernel import Kernel
+from nvfp4_suite.contract.shapes import LayerShape
+from nvfp4_suite.kernels import experts
+from nvfp4_suite.kernels.plan import plan_layer
+from nvfp4_suite.kernels.registry import KERNELS
+from nvfp4_suite.reference import judge
+
+from .subject import layer_arguments, run_kernel
+
+CASE = Case(LayerShape(3, 2, 48, 32), 5, inputs="random")
+every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+
+
+def _changed(**tensors) -> Inputs:
+    return dataclasses.replace(random_inputs(CASE), **tensors)
+
+
+@every_kernel
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"hidden_states": torch.zeros(5, 64, dtype=torch.bfloat16)}, ValueError, r"hidden_states has shape \[5, 64\]"),
+        ({"hidden_states": torch.zeros(48, dtype=torch.bfloat16)}, ValueError, r"should be \[tokens, 48\]"),
+        (
+            {"hidden_states": torch.zeros(5, 48)},
+            TypeError,
+            "hidden_states is torch.float32, but should be torch.bfloat16",
+        ),
+        ({"hidden_states": None}, TypeError, "hidden_states is NoneType"),
+        (
+            {"topk_ids": torch.zeros(5, 2, dtype=torch.int64)},
+            TypeError,
+            "topk_ids is torch.int64, but should be torch.int32",
+        ),
+        ({"topk_ids": torch.zeros(5, 3, dtype=torch.int32)}, ValueError, r"topk_weights has shape \[5, 2\].*\[5, 3\]"),
+        ({"topk_ids": torch.zeros(4, 2, dtype=torch.int32)}, ValueError, r"topk_ids has shape \[4, 2\].*\[5, top_k\]"),
+        ({"topk_weights": torch.zeros(5, 2).half()}, TypeError, "topk_weights is torch.float16"),
+        ({"topk_weights": torch.zeros(10)}, ValueError, r"topk_weights has shape \[10\]"),
+    ],
+)
+def test_a_wrong_tensor_is_named(change, error, message, kernel: Kernel):
+    inputs = random_inputs(CASE)
+    arguments = {name: getattr(inputs, name) for name in ("hidden_states", "topk_weights", "topk_ids")} | change
+    with pytest.raises(error, match=message):
+        kernel.run(kernel.prepare(inputs.banks), **arguments)
+
+
+@every_kernel
+def test_an_unknown_activation_is_refused(kernel: Kernel, device):
+    with pytest.raises(ValueError, match="activation is 'relu', but should be one of silu"):
+        run_kernel(kernel, random_inputs(CASE), device, activation="relu")
+
+
+def test_an_unknown_kernel_is_refused(device):
+    arguments = layer_arguments(random_inputs(CASE).to(device))
+    with pytest.raises(ValueError, match="kernel is 'marlin', but should be one of auto"):
+        experts.fused_experts(*arguments, kernel="marlin")
+
+
+def test_banks_must_be_banks():
+    inputs = random_inputs(CASE)
+    with pytest.raises(TypeError, match="banks is a dict, but should be ExpertBanks"):
+        experts.fused_experts(inputs.hidden_states, {}, inputs.topk_weights, inputs.topk_ids)
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "message"),
+    [
+        (LayerShape(4, 2, 48, 32), {}, "plan is for LayerShape"),
+        (CASE.shape, {"dtype": "fp16"}, "plan is for fp16, but hidden_states is torch.bfloat16"),
+    ],
+)
+def test_a_plan_for_another_layer_is_refused(shape, options, message, device):
+    plan = plan_layer(gpus.PORTABLE, shape, 5, **options)
+    with pytest.raises(ValueError, match=message):
+        experts.run(plan, *layer_arguments(random_inputs(CASE).to(device)))
+
+
+def test_a_plan_for_no_tokens_is_refused_for_some(device):
+    with pytest.raises(ValueError, match="plan is for zero tokens, but hidden_states has 5"):
+        experts.run(plan_layer(gpus.PORTABLE, CASE.shape, 0), *layer_arguments(random_inputs(CASE).to(device)))
+
+
+@every_kernel
+def test_no_tokens_give_an_empty_result_and_leave_the_next_call_alone(kernel: Kernel, device):
+    before = run_kernel(kernel, random_inputs(CASE), device)
+    empty = run_kernel(kernel, random_inputs(dataclasses.replace(CASE, tokens=0)), device)
+    assert empty.shape == (0, 48) and empty.dtype == torch.bfloat16
+    judge.bitwise(run_kernel(kernel, random_inputs(CASE), device), before)
+
+
+@every_kernel
+def test_routes_outside_the_experts_add_exact_zeros(kernel: Kernel, device):
+    ids = torch.tensor([[0, -1], [-1, -1], [1, 0], [3, 4], [2**31 - 1, 2]], dtype=torch.int32)
+    inputs = _changed(topk_ids=ids)
+    actual = run_kernel(kernel, inputs, device)
+    assert (actual[[1, 3]].view(torch.int16) == 0).all()  # +0, not -0
+    silent = torch.where((ids >= 0) & (ids < 3), inputs.topk_weights, torch.zeros(()))
+    same = _changed(topk_ids=ids.clamp(0, 2), topk_weights=silent)
+    judge.bitwise(actual[[0, 2, 4]], run_kernel(kernel, same, device)[[0, 2, 4]])
+
+
+@every_kernel
+def test_strided_and_offset_inputs_give_the_bytes_of_their_copy(kernel: Kernel, device):
+    inputs = random_inputs(CASE)
+    x = inputs.hidden_states
+    wide = torch.full((10, 64), torch.nan, dtype=x.dtype)
+    wide[::2, 3:51] = x
+    ids = torch.full((2, 5), -1, dtype=torch.int32)
+    odd = Inputs(wide[::2, 3:51], inputs.banks, inputs.topk_weights.T.contiguous().T, ids.copy_(inputs.topk_ids.T).T)
+    assert not (odd.hidden_states.is_contiguous() or odd.topk_weights.is_contiguous() or odd.topk_ids.is_contiguous())
+    arguments = [tensor.to(device) for tensor in (odd.hidden_states, odd.topk_weights, odd.topk_ids)]
+    actual = kernel.run(kernel.prepare(inputs.banks.to(device)), *arguments)
+    expected = run_kernel(kernel, inputs, device)
+    judge.bitwise(actual.cpu(), expected)
+
+
+@every_kernel
+def test_a_misaligned_input_gives_the_bytes_of_its_copy(kernel: Kernel, device):
+    inputs = random_inputs(CASE).to(device)
+    x = inputs.hidden_states
+    flat = torch.empty(x.numel() + 1, dtype=x.dtype, device=x.device)
+    shifted = flat[1:].view(x.shape).copy_(x)
+    assert shifted.data_ptr() % 16
+    prepared = kernel.prepare(inputs.banks)
+    both = [kernel.run(prepared, tensor, inputs.topk_weights, inputs.topk_ids).cpu() for tensor in (shifted, x)]
+    judge.bitwise(*both)
+
+
+@every_kernel
+def test_a_nan_stays_in_its_tokens_row(kernel: Kernel, device):
+    inputs = random_inputs(CASE)
+    x = inputs.hidden_states.clone()
+    x[2, 7] = torch.nan
+    clean, dirty = (run_kernel(kernel, _changed(hidden_states=rows), device) for rows in (inputs.hidden_states, x))
+    assert dirty[2].isnan().all()
+    others = [0, 1, 3, 4]
+    judge.bitwise(dirty[others], clean[others])
+
+
+def _one_value_banks(code: int, scale: float, global_scale: float) -> ExpertBanks:
+    """One expert, 16 x 16, whose gate and up weights are all the same and whose down weights are all 1."""
+    packed = torch.full((1, 32, 8), code * 0x11, dtype=torch.uint8)
+    scales = torch.full((1, 32, 1), scale).to(torch.float8_e4m3fn)
+    ones = torch.ones(1, 16, 1).to(torch.float8_e4m3fn)
+    down = torch.full((1, 16, 8), 0x22, dtype=torch.uint8)
+    return ExpertBanks(packed, scales, torch.full((1, 32), global_scale), down, ones, torch.ones(1, 16))
+
+
+@every_kernel
+def test_fp16_overflows_only_where_the_true_result_does(kernel: Kernel, device):
+    """x 8, codes 6.0, scale 448, global 2^-13: the sum is 344,064, but gate and up are 42, silu(42) * 42 is 1764."""
+    banks = _one_value_banks(code=7, scale=448.0, global_scale=2.0**-13)
+    x = torch.full((2, 16), 8.0, dtype=torch.float16)
+    x[1] = 64.0  # gate and up are 336, and their product is beyond fp16
+    out = run_kernel(kernel, Inputs(x, banks, torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.int32)), device)
+    assert (out[0] == 16 * 1764).all()
+    assert (out[1] == torch.inf).all()

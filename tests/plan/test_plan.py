@@ -1,0 +1,115 @@
+"""What dispatch chooses, and what it refuses."""
+
+import pytest
+
+from nvfp4_suite.contract.gpus import ARCHITECTURES, CATALOG, PORTABLE, Gpu, architecture
+from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
+from nvfp4_suite.kernels.plan import plan_layer
+from nvfp4_suite.kernels.tuning import Tile, shared_memory
+
+H200 = Gpu("NVIDIA H200", (9, 0))
+QWEN = CHECKPOINTS["Qwen3.6-35B-A3B"]  # 256 experts, top 8: 32 tokens are one per expert
+
+
+def _block_m(gpu: Gpu, shape: LayerShape, tokens: int) -> int:
+    return plan_layer(gpu, shape, tokens).launch("gate_up").constexpr("BLOCK_M")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "block_m"),
+    [(1, 16), (383, 16), (384, 32), (767, 32), (768, 64), (2047, 64), (2048, 128), (32768, 128)],
+)
+def test_block_m_follows_tokens_per_expert(tokens, block_m):
+    """FreeToken#723: "128 at 64 or more, 64 at 24, 32 at 12, else 16"."""
+    assert _block_m(H200, QWEN, tokens) == block_m
+
+
+def test_the_other_tile_sizes_are_the_stated_ones():
+    """FreeToken#723: "It uses BLOCK_N 64, 4 warps and 3 stages"."""
+    gate_up = plan_layer(H200, QWEN, 4096).launch("gate_up")
+    assert (gate_up.constexpr("BLOCK_N"), gate_up.num_warps, gate_up.num_stages) == (64, 4, 3)
+
+
+@pytest.mark.parametrize("gpu", [*CATALOG, PORTABLE, Gpu("from the future", (13, 0))], ids=lambda gpu: gpu.name)
+def test_scales_are_fp8_pointers_only_where_e4m3_is_native(gpu):
+    for stage in ("gate_up", "down"):
+        kind = dict(plan_layer(gpu, QWEN, 64).launch(stage).arguments)["scale"]
+        assert kind == ("*fp8e4nv" if gpu.capability and (8, 9) <= gpu.capability < (13, 0) else "*u8")
+
+
+def test_an_hip_gpu_gets_the_portable_plan():
+    plan = plan_layer(Gpu("MI300X", None, "hip", "gfx942"), QWEN, 64)
+    assert plan.launches == plan_layer(PORTABLE, QWEN, 64).launches
+
+
+@pytest.mark.parametrize("gpu", [*CATALOG, PORTABLE], ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("tokens", [1, 100, 700, 1000, 32768])
+def test_every_plan_fits_into_shared_memory(gpu, tokens):
+    for shape in CHECKPOINTS.values():
+        gate_up = plan_layer(gpu, shape, tokens).launch("gate_up")
+        tile = Tile(*(gate_up.constexpr(name) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_KB")), 4, gate_up.num_stages)
+        assert shared_memory(tile, architecture(gpu)) <= architecture(gpu).shared_memory
+
+
+def test_shared_memory_of_the_large_tile():
+    """FreeToken#723: "37,120 bytes on sm_80/86/89/120, 53,504 bytes on sm_90 and 53,520 bytes on sm_100"."""
+    wanted = {(8, 0): 37_120, (8, 6): 37_120, (8, 9): 37_120, (12, 0): 37_120, (9, 0): 53_504, (10, 0): 53_520}
+    assert {cc: shared_memory(Tile(128), ARCHITECTURES[cc]) for cc in wanted} == wanted
+
+
+def test_an_override_over_the_limit_is_refused_and_one_under_it_is_not():
+    tile = Tile(256, 128, 128, num_stages=3)
+    with pytest.raises(ValueError, match=r"override needs .* bytes of shared memory, but NVIDIA L40S has 101,376"):
+        plan_layer(Gpu("NVIDIA L40S", (8, 9)), QWEN, 64, override=tile)
+    assert _block_m(H200, QWEN, 64) == 16
+    assert plan_layer(H200, QWEN, 64, override=Tile(256)).launch("down").constexpr("BLOCK_M") == 256
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "fp32"}, "dtype is 'fp32', but should be one of bf16, fp16"),
+        ({"activation": "relu"}, "activation is 'relu', but should be one of silu, gelu, gelu_tanh, swigluoai"),
+        ({"kernel": "marlin"}, "kernel is 'marlin', but should be one of auto, prefill, prefill_w4a16"),
+        ({"triton": "2.1.0"}, "triton is '2.1.0', but should be one of 3.6.0"),
+        ({"override": Tile(24)}, "override's block_m is 24, but should be a power of two of at least 16"),
+        ({"override": Tile(16, block_kb=8)}, "override's block_kb is 8, but should be a power of two of at least 16"),
+        ({"override": Tile(16, num_stages=0)}, "override's num_stages is 0, but should be a number of at least 1"),
+    ],
+)
+def test_what_is_wrong_is_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        plan_layer(H200, QWEN, 64, **options)
+
+
+def test_a_negative_number_of_tokens_is_refused():
+    with pytest.raises(ValueError, match="tokens is -1, but should be at least 0"):
+        plan_layer(H200, QWEN, -1)
+
+
+def test_no_tokens_no_launches():
+    assert plan_layer(H200, QWEN, 0).launches == ()
+
+
+def test_sizes_are_never_constants():
+    """One binary serves every shape: H, I, N, K and T are run-time arguments."""
+    shapes = [LayerShape(64, 4, 2048, 512), LayerShape(64, 4, 4096, 1536)]
+    first, second = (plan_layer(H200, shape, 512, weight_on_input=True).launches for shape in shapes)
+    assert first == second
+
+
+def test_two_gpus_in_one_process_each_get_their_own_plan():
+    kinds = [
+        dict(plan_layer(gpu, QWEN, 64).launch("down").arguments)["scale"] for gpu in (CATALOG[0], H200, CATALOG[0])
+    ]
+    assert kinds == ["*u8", "*fp8e4nv", "*u8"]
+
+
+def test_the_weight_is_applied_once():
+    behind, before = (plan_layer(H200, QWEN, 64, weight_on_input=flag) for flag in (False, True))
+    assert behind.launch("weigh_input") is None and behind.launch("down").constexpr("WEIGHTED")
+    assert before.launch("weigh_input") is not None and not before.launch("down").constexpr("WEIGHTED")
+
+
+def test_the_reason_says_what_decided():
+    assert plan_layer(H200, QWEN, 100).reason == "3.12 tokens per expert, NVIDIA H200: block 16"

@@ -1,0 +1,61 @@
+"""Routing on the device against its definition: expert by expert, in ascending order of route, in whole blocks."""
+
+import pytest
+import torch
+
+from nvfp4_suite.contract import gpus
+from nvfp4_suite.contract.case import ROUTINGS, Case, topk_ids
+from nvfp4_suite.contract.shapes import LayerShape
+from nvfp4_suite.kernels import experts
+from nvfp4_suite.kernels.plan import plan_layer
+from nvfp4_suite.kernels.tuning import Tile
+
+from ..engine import on_gpu
+from ..poison import poisoned_allocations
+
+# experts, top_k, tokens: one token; one expert; more experts than routes; one chunk of 128 routes exactly and one more;
+# several chunks; experts not a power of two; as many experts and tokens as are promised
+SIZES = [(4, 2, 1), (1, 1, 40), (160, 8, 2), (4, 4, 32), (4, 3, 43), (16, 6, 60), (72, 2, 20), (512, 5, 3)]
+SIZES += on_gpu([(512, 10, 32768), (160, 8, 32768), (256, 8, 5000)])
+
+
+def _blocks_by_definition(ids: torch.Tensor, experts: int, block_m: int) -> tuple[list[list[int]], list[int]]:
+    """The blocks that are needed: their routes, filled up with the number of routes, and their experts."""
+    routes, owner = [], []
+    for expert in range(experts):
+        mine = (ids.flatten() == expert).nonzero().flatten().tolist()
+        for start in range(0, len(mine), block_m):
+            block = mine[start : start + block_m]
+            routes.append(block + [ids.numel()] * (block_m - len(block)))
+            owner.append(expert)
+    return routes, owner
+
+
+def _check(ids: torch.Tensor, shape: LayerShape, block_m: int, device: str) -> None:
+    plan = plan_layer(gpus.PORTABLE, shape, len(ids), override=Tile(block_m, num_stages=2))
+    with poisoned_allocations():
+        block_routes, block_expert = experts.route_blocks(plan, ids.to(device))
+    routes, owner = _blocks_by_definition(ids, shape.experts, block_m)
+    assert block_expert.tolist() == owner + [-1] * (len(block_expert) - len(owner))
+    assert block_routes.tolist()[: len(owner)] == routes
+    assert (block_routes[len(owner) :] == ids.numel()).all(), "a block that is not needed names a route"
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: "e{}k{}-t{}".format(*size))
+def test_blocks_are_those_of_the_definition(size, routing, device):
+    shape = LayerShape(size[0], size[1], 16, 16)
+    case = Case(shape, size[2], routing)
+    _check(topk_ids(case), shape, 16, device)
+
+
+@pytest.mark.parametrize("block_m", [16, 32, 64, 128])
+@pytest.mark.parametrize("tokens", [15, 16, 17, 63, 64, 65, 128, 129])
+def test_full_and_overfull_blocks_of_one_expert(tokens, block_m, device):
+    shape = LayerShape(3, 1, 16, 16)
+    _check(torch.full((tokens, 1), 1, dtype=torch.int32), shape, block_m, device)
+
+
+def test_no_route_at_all(device):
+    shape = LayerShape(4, 2, 16, 16)
+    _check(torch.tensor([[-1, 4], [99, -5], [2**31 - 1, -(2**31)]], dtype=torch.int32), shape, 16, device)
