@@ -1,0 +1,80 @@
+"""The case table of whole layers: one line a case. See contract.case.Case for what the words mean.
+
+Most cases are tiny, because Triton's interpreter runs them too: a program is one token block x 64 weight rows, about
+15 ms each. The id of a case is its key everywhere; changing a line makes another case.
+"""
+
+from ..contract.case import Case
+from ..contract.shapes import LayerShape as Shape  # experts, top_k, hidden, intermediate
+
+# Sums are exact in any order, so every engine must give the same bits.
+ORDERFREE: tuple[Case, ...] = (
+    # Ragged K (a step is 64) and N (a tile is 64 rows, gate_up has 2I), on either side of a step and of a tile.
+    Case(Shape(4, 2, 48, 80), 5),
+    Case(Shape(4, 2, 48, 80), 5, dtype="fp16"),
+    Case(Shape(4, 2, 80, 48), 6),
+    Case(Shape(4, 2, 80, 48), 6, dtype="fp16"),
+    Case(Shape(4, 2, 272, 80), 4),
+    Case(Shape(4, 2, 80, 272), 4, dtype="fp16"),
+    Case(Shape(2, 1, 16, 16), 3),
+    Case(Shape(3, 2, 64, 64), 5, dtype="fp16"),
+    Case(Shape(3, 3, 128, 32), 4),
+    # Routings, among them one token, one expert, one route, and more slots than experts.
+    Case(Shape(4, 2, 48, 80), 1),
+    Case(Shape(4, 1, 48, 80), 1, dtype="fp16"),
+    Case(Shape(1, 1, 80, 48), 7),
+    Case(Shape(1, 2, 48, 48), 4, dtype="fp16"),
+    Case(Shape(4, 2, 48, 80), 17, "hot"),
+    Case(Shape(16, 2, 48, 48), 6, "few"),
+    Case(Shape(4, 3, 48, 80), 5, "twice"),
+    Case(Shape(4, 3, 80, 48), 5, "twice", dtype="fp16"),
+    Case(Shape(4, 2, 48, 80), 8, "dropped"),
+    Case(Shape(4, 4, 80, 48), 6, "dropped", dtype="fp16"),
+    Case(Shape(16, 8, 48, 48), 3),
+    Case(Shape(16, 8, 48, 48), 3, dtype="fp16"),
+    # Activations.
+    Case(Shape(4, 2, 48, 80), 5, activation="gelu"),
+    Case(Shape(4, 2, 48, 80), 5, activation="gelu", dtype="fp16"),
+    Case(Shape(4, 2, 48, 80), 5, activation="gelu_tanh"),
+    Case(Shape(4, 2, 48, 80), 5, activation="gelu_tanh", dtype="fp16"),
+    Case(Shape(4, 2, 48, 80), 5, activation="swigluoai", activation_limit=64.0),
+    Case(Shape(4, 2, 48, 80), 5, activation="swigluoai", activation_limit=64.0, dtype="fp16"),
+    Case(Shape(4, 2, 48, 80), 5, activation="swigluoai", activation_alpha=1.0, activation_limit=80.0),
+    Case(Shape(4, 2, 48, 80), 5, activation="swigluoai", activation_limit=2048.0),
+    # Weight on the input.
+    Case(Shape(4, 2, 48, 80), 5, weight_on_input=True),
+    Case(Shape(4, 2, 48, 80), 5, weight_on_input=True, dtype="fp16"),
+    Case(Shape(4, 3, 80, 48), 5, "twice", weight_on_input=True),
+    Case(Shape(4, 2, 80, 48), 8, "dropped", activation="gelu", weight_on_input=True),
+    Case(Shape(4, 2, 48, 80), 5, activation="swigluoai", activation_limit=64.0, weight_on_input=True, dtype="fp16"),
+    # Token blocks of 16, 32, 64 and 128 (chosen by the mean tokens per expert): full, one over, partly filled.
+    Case(Shape(4, 1, 48, 16), 16, "hot"),
+    Case(Shape(4, 1, 48, 16), 17, "hot", dtype="fp16"),
+    Case(Shape(4, 1, 48, 16), 64, "hot"),
+    Case(Shape(4, 1, 48, 16), 65, "hot", dtype="fp16"),
+    Case(Shape(2, 1, 48, 16), 64, "hot"),
+    Case(Shape(2, 1, 48, 16), 65, "hot", dtype="fp16"),
+    Case(Shape(1, 1, 48, 16), 65, dtype="fp16"),
+    Case(Shape(1, 1, 48, 16), 128),
+    Case(Shape(1, 1, 48, 16), 129),
+    # Several K steps, row tiles and token blocks at once.
+    Case(Shape(8, 4, 272, 80), 33, tier="ci"),
+    Case(Shape(8, 4, 80, 272), 33, "dropped", dtype="fp16", tier="ci"),
+    Case(Shape(2, 1, 1024, 640), 65, tier="all"),
+    Case(Shape(4, 3, 1024, 640), 33, dtype="fp16", tier="all"),
+)
+
+# Like a real layer; judged against the float64 truth within a bound.
+RANDOM: tuple[Case, ...] = (
+    Case(Shape(4, 2, 48, 80), 5, inputs="random"),
+    Case(Shape(4, 2, 80, 48), 5, "twice", inputs="random", dtype="fp16"),
+    Case(Shape(4, 2, 272, 80), 4, "dropped", inputs="random"),
+    Case(Shape(4, 2, 80, 272), 4, "few", inputs="random", dtype="fp16"),
+    Case(Shape(4, 2, 48, 80), 17, "hot", inputs="random", activation="gelu"),
+    Case(Shape(4, 2, 48, 80), 1, inputs="random", activation="gelu_tanh", dtype="fp16"),
+    Case(Shape(16, 8, 48, 48), 3, inputs="random", activation="swigluoai"),
+    Case(Shape(4, 2, 48, 80), 5, inputs="random", activation="swigluoai", weight_on_input=True, dtype="fp16"),
+    Case(Shape(1, 1, 80, 48), 65, inputs="random", weight_on_input=True),
+)
+
+ALL: tuple[Case, ...] = ORDERFREE + RANDOM
