@@ -1,0 +1,83 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["nox>=2025.5.1"]
+# ///
+"""The front door: one session per use. `nox -l` lists them; arguments after `--` go to what the session runs."""
+
+import os
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.5.1"
+nox.options.default_venv_backend = "virtualenv"  # with pip, which finds CPU builds of torch where uv does not look
+nox.options.reuse_venv = "yes"
+
+PROJECT = nox.project.load_toml("pyproject.toml")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Ruff: rules and format."""
+    session.install(*group("lint"))
+    session.run("ruff", "check", *(session.posargs or ["."]))
+    session.run("ruff", "format", "--check", *(session.posargs or ["."]))
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """All but the compile gates, on the CPU: kernels run in Triton's interpreter."""
+    install_tests(session)
+    in_parallel(session, "--engine", "interpreter")
+
+
+@nox.session(name="compile-gates")
+def compile_gates(session: nox.Session) -> None:
+    """Compile every launch of every plan, for every GPU that it is planned for; needs neither torch nor a GPU."""
+    session.install(*group("compile-gates"))
+    in_parallel(session, "--engine", "compile", "tests/compile")
+
+
+@nox.session(name="gpu-tests", default=False)
+def gpu_tests(session: nox.Session) -> None:
+    """The tests that run kernels, on this host's GPU; fails without one. `--no-venv` takes the host's own packages.
+
+    A host without nox runs the command that this session prints.
+    """
+    install_tests(session)
+    in_parallel(session, "--engine", "gpu", "--maxprocesses", "8")
+
+
+@nox.session(default=False)
+def golden(session: nox.Session) -> None:
+    """The golden tool: verifies and records digests. `nox -s golden -- --help` explains."""
+    install_tests(session)
+    session.run("python", "-m", "nvfp4_suite.ci.golden", *session.posargs, env={"PYTHONPATH": children_path()})
+
+
+def group(name: str) -> list[str]:
+    """The requirements of one dependency group of pyproject.toml."""
+    return nox.project.dependency_groups(PROJECT, name)
+
+
+def install_tests(session: nox.Session) -> None:
+    """Torch and the test tools, then our Triton over the one that a build of torch may have pinned."""
+    if session.venv_backend != "none":
+        session.install(*group("tests"))
+        session.install("--no-deps", *group("triton"))
+
+
+def in_parallel(session: nox.Session, *arguments: str) -> None:
+    """Pytest with one worker per core, as compiling takes the cores also where a GPU runs; one thread per worker."""
+    workers = ("--numprocesses", "auto", "--dist", "worksteal")
+    env = {"OMP_NUM_THREADS": "1"}
+    session.run("python", "-m", "pytest", *workers, *arguments, *session.posargs, env=env)
+
+
+def children_path() -> str:
+    """PYTHONPATH for processes that the golden tool starts: this tree first."""
+    return os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+
+
+if __name__ == "__main__":
+    nox.main()

@@ -1,0 +1,155 @@
+"""Options and fixtures of every session: which engine runs the kernels, on which device, and which cases.
+
+Engines: "interpreter" runs kernels on the CPU in Triton's interpreter, "gpu" runs the tests that use `device` on this
+host's GPU, "compile" runs tests/compile alone, without a device and without torch.
+"""
+
+import os
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from nvfp4_suite.ci.environment import code_changing
+from nvfp4_suite.contract.case import Case
+
+from .session_checks import SessionChecks
+
+ENGINES = ("interpreter", "gpu", "compile")
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+FOLDERS = {"compile": ("compile",), "launch": ("gpu",), "meta": ("interpreter",)}  # and the engines that collect them
+OTHER_FOLDERS = ("interpreter", "gpu")
+TRITON_CACHE = pytest.StashKey[str]()
+CHECKS = pytest.StashKey[SessionChecks]()
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("nvfp4_suite")
+    group.addoption("--engine", choices=ENGINES, default="interpreter", help="what runs the kernels")
+    group.addoption(
+        "--case", action="append", default=[], metavar="ID", help="run only tests of the case with this id; repeatable"
+    )
+
+
+def pytest_configure(config):
+    engine = config.getoption("engine")
+    _refuse_environment(engine)
+    if engine == "interpreter":
+        _start_interpreter()
+    elif engine == "gpu":
+        _require_gpu()
+    _give_children_the_root()
+    _use_own_triton_cache(config)
+    config.stash[CHECKS] = SessionChecks(config, ROOT)
+    config.pluginmanager.register(config.stash[CHECKS])
+
+
+def _refuse_environment(engine: str) -> None:
+    """Variables that would make the kernels run otherwise than the session says."""
+    allowed = ("TRITON_INTERPRET",) if engine == "interpreter" else ()
+    if name := code_changing(*allowed):
+        raise pytest.UsageError(f"{name} is set, but should be unset with --engine {engine}: other code would run")
+
+
+def _start_interpreter() -> None:
+    """Triton reads TRITON_INTERPRET while it is imported, so the variable has to come first."""
+    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+        raise pytest.UsageError("triton was imported before TRITON_INTERPRET=1 was set (by a plugin?)")
+    os.environ["TRITON_INTERPRET"] = "1"
+    import nvfp4_suite.ci.interpreter  # noqa: F401  (importing it repairs Triton's interpreter)
+
+
+def _require_gpu() -> None:
+    """A host without a GPU fails the session: nothing of it was tested."""
+    try:
+        import torch
+    except ImportError:
+        raise pytest.UsageError("--engine gpu needs torch with CUDA, but this Python has no torch") from None
+    if not torch.cuda.is_available():
+        raise pytest.UsageError(f"--engine gpu needs a CUDA GPU, but torch {torch.__version__} sees none on this host")
+
+
+def _give_children_the_root() -> None:
+    """Child processes import this tree, also where another checkout is installed."""
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", str(ROOT))]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *others])
+
+
+def _use_own_triton_cache(config) -> None:
+    """A cold cache of this run's own, and in it one per xdist worker, unless the user chose a directory.
+
+    Two processes that write one key, or a network file system, have left mixed entries.
+    """
+    if hasattr(config, "workerinput"):
+        cache = config.workerinput["triton_cache"]
+        if cache:
+            os.environ["TRITON_CACHE_DIR"] = str(Path(cache, config.workerinput["workerid"]))
+    elif "TRITON_CACHE_DIR" not in os.environ:
+        directory = tempfile.TemporaryDirectory(prefix="triton-cache-", ignore_cleanup_errors=True)
+        config.add_cleanup(directory.cleanup)
+        config.stash[TRITON_CACHE] = os.environ["TRITON_CACHE_DIR"] = directory.name
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    node.workerinput["triton_cache"] = node.config.stash.get(TRITON_CACHE, None)
+
+
+def pytest_report_header(config):
+    import triton
+
+    engine = config.getoption("engine")
+    parts = [f"engine: {engine}", f"triton {triton.__version__}"]
+    if engine != "compile":
+        parts.append(f"torch {version('torch')}")  # not imported: a session that does not need it starts sooner
+    if engine == "gpu":
+        import torch
+
+        parts.append(torch.cuda.get_device_name(0))
+    return ", ".join(parts)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """The compile gates are collected where there is no torch, so a folder is left out before it is imported."""
+    return None if _belongs(collection_path, config.getoption("engine")) else True
+
+
+def _belongs(path: Path, engine: str) -> bool:
+    """Whether `engine` runs the tests of this path; other trees' tests are not ours to refuse."""
+    if not path.is_relative_to(TESTS) or path == TESTS:
+        return True
+    return engine in FOLDERS.get(path.relative_to(TESTS).parts[0], OTHER_FOLDERS)
+
+
+def pytest_collection_modifyitems(config, items):
+    engine, wanted, checks = config.getoption("engine"), config.getoption("case"), config.stash[CHECKS]
+    for item in items:  # pytest collects a file that the command line names without asking pytest_ignore_collect
+        if not _belongs(item.path, engine):
+            checks.problems.add(f"NOT FOR --engine {engine}: {item.path.relative_to(ROOT)}")
+    kept = [item for item in items if _belongs(item.path, engine)]
+    if engine == "gpu":
+        kept = [item for item in kept if "device" in getattr(item, "fixturenames", ())]
+    if wanted:
+        known = {case_id for item in kept for case_id in _case_ids(item)}
+        checks.problems.update(f"NO SUCH CASE: {case_id}" for case_id in set(wanted) - known)
+        kept = [item for item in kept if _case_ids(item) & set(wanted)]
+    config.hook.pytest_deselected(items=list(set(items).difference(kept)))
+    items[:] = kept
+
+
+def _case_ids(item) -> set[str]:
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return {value.id for value in parameters if isinstance(value, Case)}
+
+
+def pytest_make_parametrize_id(val):
+    return val.id if isinstance(val, Case) else None
+
+
+@pytest.fixture(scope="session")
+def device(pytestconfig) -> str:
+    """The torch device that this session's kernels run on: "cpu" in the interpreter, "cuda" on a GPU."""
+    return {"interpreter": "cpu", "gpu": "cuda"}[pytestconfig.getoption("engine")]
