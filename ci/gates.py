@@ -1,0 +1,114 @@
+"""The compile gates: every launch that a plan can choose, judged by what the compiler makes of it.
+
+Needs Triton, but neither torch nor a GPU. `launches` lists what is gated, `compile_in_child` compiles one of them and
+`check` compares the facts with what the launch and its architecture demand.
+"""
+
+from dataclasses import replace
+from functools import cache
+
+from ..contract.gpus import ARCHITECTURES, CATALOG, PORTABLE, Gpu
+from ..contract.kernel import ACTIVATIONS, DTYPES
+from ..contract.shapes import CHECKPOINTS, LayerShape
+from ..kernels.launch import Launch
+from ..kernels.plan import plan_layer
+from .gate_compile import Capability, Facts, GateError, arch_name, compile_in_child, compile_launch
+
+__all__ = [
+    "Facts",
+    "GateError",
+    "arch_name",
+    "check",
+    "compile_in_child",
+    "compile_launch",
+    "launch_id",
+    "launches",
+    "tile_name",
+]
+
+GATED: tuple[Capability, ...] = ((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0), (12, 1))
+NAMES = ("Qwen3.6-35B-A3B", "Qwen3.5-122B-A10B", "Qwen3.8-Flash", "Gemma-4-26B-A4B", "MiniMax-M2.5", "GLM-4.7")
+SHAPES = tuple(CHECKPOINTS[name] for name in NAMES)
+RAGGED = LayerShape(256, 8, 272, 80)  # no K of the six is an odd multiple of 16, which is another binary
+TOKENS = (1, 3, 16, 64, 100, 128, 150, 256, 512, 1024, 2048, 4096, 8192, 32768)  # every tile of every shape
+
+
+@cache
+def launches() -> tuple[tuple[Capability, Launch], ...]:
+    """Every (capability, launch) to gate, each binary once: two stages that run the same binary are one launch.
+
+    An architecture gets what the plans of its own GPUs choose and, because a GPU that the catalog does not know runs
+    it, the portable plan. Both cross SHAPES (its own also RAGGED), TOKENS, dtypes, activations and weight_on_input.
+    """
+    found: dict[tuple[Capability, Launch], tuple[Capability, Launch]] = {}
+    portable = _planned(PORTABLE, SHAPES)
+    for capability in GATED:
+        instruction = ARCHITECTURES[capability].matrix_instruction
+        own = [launch for gpu in CATALOG if gpu.capability == capability for launch in _planned(gpu, (*SHAPES, RAGGED))]
+        others = [replace(launch, instruction=launch.instruction and instruction) for launch in portable]
+        for launch in own + others:
+            found.setdefault((capability, replace(launch, stage="")), (capability, launch))
+    return tuple(found.values())
+
+
+def _planned(gpu: Gpu, shapes: tuple[LayerShape, ...]) -> list[Launch]:
+    """The launches of all plans for `gpu` and `shapes`, in the order of their first appearance."""
+    plans = (
+        plan_layer(gpu, shape, tokens, dtype=dtype, activation=activation, weight_on_input=weight_on_input)
+        for dtype in DTYPES
+        for shape in shapes
+        for tokens in TOKENS
+        for activation in ACTIVATIONS
+        for weight_on_input in (False, True)
+    )
+    return list(dict.fromkeys(launch for plan in plans for launch in plan.launches))
+
+
+def launch_id(capability: Capability, launch: Launch) -> str:
+    """Names a gate: "sm_90-gate_up-bf16-fp8e4nv-m128-n64-kb32-4w-3s"."""
+    types = dict.fromkeys(kind[1:] for _, kind in launch.arguments if kind in ("*bf16", "*fp16", "*fp8e4nv"))
+    options = (_short(name, value) for name, value in launch.constexprs if not _is_size(value))
+    parts = [arch_name(capability), launch.stage, *types, *options, *tile_name(launch).split(" ")]
+    return "-".join(part for part in parts if part)
+
+
+def tile_name(launch: Launch) -> str:
+    """The sizes that a launch is compiled for, its warps and stages: "m128 n64 kb32 4w 3s"."""
+    sizes = [_short(name, value) for name, value in launch.constexprs if _is_size(value)]
+    return " ".join([*sizes, f"{launch.num_warps}w", f"{launch.num_stages}s"])
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _short(name: str, value: object) -> str:
+    """BLOCK_M=128 as "m128", a flag by its name where it is set, a string as it is."""
+    if isinstance(value, bool):
+        return name.lower() if value else ""
+    return value if isinstance(value, str) else f"{name.rsplit('_', 1)[-1].lower()}{value}"
+
+
+def check(facts: Facts, launch: Launch, capability: Capability) -> None:
+    """Raises GateError with all that is wrong with `facts`, the compiled `launch` for `capability`.
+
+    There is a cubin, for this architecture; shared memory stays within the opt-in limit; all matrix instructions are
+    of the kind that the launch expects, and there are none where it expects none; a kernel with a dot spills nothing.
+    """
+    arch, limit = arch_name(capability), ARCHITECTURES[capability].shared_memory
+    kinds = sorted({instruction.split(" ")[0] for instruction in facts.instructions})
+    expected = [launch.instruction] if launch.instruction else []
+    wrong = []
+    if not facts.cubin_bytes:
+        wrong.append("there is no cubin, but should be one")
+    if facts.target.rstrip("af") != arch:
+        wrong.append(f"the target is {facts.target}, but should be {arch}")
+    if facts.shared_bytes > limit:
+        wrong.append(f"shared memory is {facts.shared_bytes:,} bytes, but should be at most {limit:,}")
+    if kinds != expected:
+        found, wanted = " and ".join(kinds) or "none", launch.instruction or "none"
+        wrong.append(f"the matrix instruction is {found}, but should be {wanted}")
+    if launch.instruction and facts.stack_bytes:
+        wrong.append(f"the stack is {facts.stack_bytes:,} bytes a thread (spilled registers), but should be 0")
+    if wrong:
+        raise GateError(f"{launch.label} on {arch}: " + "; ".join(wrong))
