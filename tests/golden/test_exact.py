@@ -1,0 +1,58 @@
+"""golden/exact.json is whole, and every engine still gives what it says."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from nvfp4_suite.cases.layers import ORDERFREE
+from nvfp4_suite.ci import exact, recording
+from nvfp4_suite.ci.golden import GOLDEN, ROOT
+from nvfp4_suite.contract.case import Case
+from nvfp4_suite.contract.kernel import Kernel
+from nvfp4_suite.kernels.registry import KERNELS
+
+from ..engine import runnable
+from ..moe.subject import expected_of, inputs_of, run_kernel
+
+ENTRIES = exact.read(GOLDEN)
+SCHEMA = json.loads(GOLDEN.with_name(exact.SCHEMA).read_text(encoding="utf-8"))
+
+
+def test_the_file_is_as_the_tool_writes_it():
+    import jsonschema  # a GPU host may lack it
+
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.validate(json.loads(GOLDEN.read_text(encoding="utf-8")), SCHEMA)
+    assert GOLDEN.read_text(encoding="utf-8") == exact.text(ENTRIES)
+
+
+def test_every_case_has_an_entry_and_every_entry_a_case():
+    assert {exact.key(case, form) for case, form in recording.due("reference", ORDERFREE)} == ENTRIES.keys()
+
+
+@pytest.mark.parametrize("engine", ["reference", "interpreter"])
+def test_an_engine_of_every_host_confirmed_what_is_due_on_it(engine):
+    due = {exact.key(case, form) for case, form in recording.due(engine, ORDERFREE)}
+    assert not {key for key in due if engine not in ENTRIES[key]["confirmed_by"]}
+
+
+def test_the_command_verifies_one_case():
+    command = [sys.executable, "-m", "nvfp4_suite.ci.golden", "verify", "--case", ORDERFREE[0].id]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (run.returncode, run.stdout.splitlines()[:1]) == (0, ["1 as recorded"]), run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("rounding", recording.rounding_forms())
+@pytest.mark.parametrize("case", ORDERFREE)
+def test_the_reference_gives_the_recorded_digest(case: Case, rounding: str):
+    found = recording.digest(expected_of(case, rounding))
+    assert found == ENTRIES[exact.key(case, rounding)]["digest"]
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+@pytest.mark.parametrize("case", runnable(ORDERFREE))
+def test_a_kernel_gives_the_recorded_digest(case: Case, kernel: Kernel, device):
+    found = recording.digest(run_kernel(kernel, inputs_of(case), device, **case.options))
+    assert found == ENTRIES[exact.key(case, kernel.promise.rounding)]["digest"]
