@@ -77,7 +77,7 @@ _DEFAULTS = {f.name: f.default for f in fields(Case)}
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What a layer is called with: `hidden_states` [T, H] in 16 bits, `topk_weights` f32 and `topk_ids` i32 [T, top_k]."""
+    """What a layer is called with: `hidden_states` [T, H] of 16 bits; `topk_weights` f32, `topk_ids` i32 [T, top_k]."""
 
     hidden_states: "Tensor"
     banks: ExpertBanks

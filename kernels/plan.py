@@ -3,12 +3,12 @@
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
-from ..contract.gpus import Gpu, architecture
+from ..contract.gpus import PORTABLE_ARCHITECTURE, Gpu, architecture
 from ..contract.kernel import ACTIVATIONS, DTYPES
 from ..contract.shapes import LayerShape
 from . import prefill
 from .launch import Launch
-from .tuning import Tile, prefill_tile, shared_memory
+from .tuning import BLOCK_M_STEPS, PORTABLE_BLOCK_M_STEPS, Tile, prefill_tile, shared_memory
 
 TRITONS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
 KERNELS = ("auto", "prefill", prefill.NAME)
@@ -52,13 +52,13 @@ def plan_layer(
     _check_options(tokens, triton=triton, dtype=dtype, activation=activation, kernel=kernel)
     if tokens == 0:
         return LayerPlan(prefill.NAME, shape, dtype, (), "no tokens: nothing to launch")
-    tokens_per_expert = tokens * shape.top_k / shape.experts
     if override is None:
-        tile, why = _fitted(prefill_tile(tokens_per_expert), gpu), f"{tokens_per_expert:.3g} tokens per expert"
+        tokens_per_expert = tokens * shape.top_k / shape.experts
+        tiles, why = _tiles(gpu, shape, tokens_per_expert), f"{tokens_per_expert:.3g} tokens per expert"
     else:
-        tile, why = _checked(override, gpu), "override"
-    launches = prefill.launches(gpu, shape, tile, dtype, activation, weight_on_input)
-    return LayerPlan(prefill.NAME, shape, dtype, launches, f"{why}, {gpu.name}: block {tile.block_m}")
+        tiles, why = (_checked(override, gpu),) * 2, "override"
+    launches = prefill.launches(gpu, shape, tiles, dtype, activation, weight_on_input)
+    return LayerPlan(prefill.NAME, shape, dtype, launches, f"{why}, {gpu.name}: block {tiles[0].block_m}")
 
 
 def _check_options(tokens: int, **chosen: str) -> None:
@@ -68,6 +68,13 @@ def _check_options(tokens: int, **chosen: str) -> None:
             raise ValueError(f"{name} is {value!r}, but should be one of {', '.join(allowed[name])}")
     if tokens < 0:
         raise ValueError(f"tokens is {tokens}, but should be at least 0")
+
+
+def _tiles(gpu: Gpu, shape: LayerShape, tokens_per_expert: float) -> tuple[Tile, Tile]:
+    """The tiles of gate_up and down, which differ where only one of their K is ragged."""
+    steps = PORTABLE_BLOCK_M_STEPS if architecture(gpu) is PORTABLE_ARCHITECTURE else BLOCK_M_STEPS
+    gate_up, down = (prefill_tile(tokens_per_expert, k, steps) for k in (shape.hidden, shape.intermediate))
+    return _fitted(gate_up, gpu), _fitted(down, gpu)
 
 
 def _fitted(tile: Tile, gpu: Gpu) -> Tile:

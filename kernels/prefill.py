@@ -1,9 +1,11 @@
 """The launches of the W4A16 prefill layer: routing, two grouped GEMMs, the activation between, the sum behind. Pure."""
 
+from functools import cache
+
 from ..contract.gpus import Gpu, architecture
 from ..contract.shapes import LayerShape
 from .launch import Launch
-from .tuning import Tile
+from .tuning import Tile, matrix_instruction
 
 NAME = "prefill_w4a16"
 
@@ -14,15 +16,19 @@ COLUMN_BLOCK = 512
 
 
 def launches(
-    gpu: Gpu, shape: LayerShape, tile: Tile, dtype: str, activation: str, weight_on_input: bool
+    gpu: Gpu, shape: LayerShape, tiles: tuple[Tile, Tile], dtype: str, activation: str, weight_on_input: bool
 ) -> tuple[Launch, ...]:
-    """All launches in the order they run, for activations of `dtype` ("bf16" or "fp16")."""
+    """All launches in the order they run, for activations of `dtype` ("bf16" or "fp16").
+
+    `tiles` are those of gate_up and of down; they share the routing, so they have one BLOCK_M.
+    """
+    gate_up, down = tiles
     return (
-        *_routing(shape, tile.block_m),
+        *_routing(shape.experts, gate_up.block_m),
         *([_weigh_input(dtype)] if weight_on_input else []),
-        _gemm("gate_up", gpu, dtype, tile, shape.hidden, weighted=False),
+        _gemm("gate_up", gpu, dtype, gate_up, shape.hidden, weighted=False),
         _activation(dtype, activation),
-        _gemm("down", gpu, dtype, tile, shape.intermediate, weighted=not weight_on_input),
+        _gemm("down", gpu, dtype, down, shape.intermediate, weighted=not weight_on_input),
         _sum(dtype),
     )
 
@@ -34,8 +40,9 @@ def _launch(stage: str, kernel: str, arguments: str, divisible: str, constexprs:
     return Launch(stage, kernel, typed, declared, tuple(constexprs.items()), **rest)
 
 
-def _routing(shape: LayerShape, block_m: int) -> tuple[Launch, ...]:
-    padded_experts = 1 << (shape.experts - 1).bit_length()
+@cache
+def _routing(experts: int, block_m: int) -> tuple[Launch, ...]:
+    padded_experts = 1 << (experts - 1).bit_length()
     return (
         _launch(
             "count_routes",
@@ -68,6 +75,7 @@ def _routing(shape: LayerShape, block_m: int) -> tuple[Launch, ...]:
     )
 
 
+@cache
 def _gemm(stage: str, gpu: Gpu, dtype: str, tile: Tile, k: int, weighted: bool) -> Launch:
     facts = architecture(gpu)
     scale = "*fp8e4nv" if facts.native_e4m3 else "*u8"
@@ -81,15 +89,17 @@ def _gemm(stage: str, gpu: Gpu, dtype: str, tile: Tile, k: int, weighted: bool) 
         {**sizes, "K_UNIT": 16 if k % 32 else 32, "WEIGHTED": weighted},
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
-        instruction=facts.matrix_instruction,
+        instruction=matrix_instruction(tile, facts),
     )
 
 
+@cache
 def _weigh_input(dtype: str) -> Launch:
     arguments = f"x: *{dtype}, topk_weights: *fp32, out: *{dtype}, columns: i32, top_k: i32"
     return _launch("weigh_input", "pointwise.weigh_input", arguments, "columns", {"BLOCK": COLUMN_BLOCK})
 
 
+@cache
 def _activation(dtype: str, activation: str) -> Launch:
     return _launch(
         "activation",
@@ -100,6 +110,7 @@ def _activation(dtype: str, activation: str) -> Launch:
     )
 
 
+@cache
 def _sum(dtype: str) -> Launch:
     arguments = f"route_out: *{dtype}, topk_ids: *i32, out: *{dtype}, columns: i32, top_k: i32, experts: i32"
     return _launch("sum_routes", "pointwise.sum_routes", arguments, "columns", {"BLOCK": COLUMN_BLOCK})

@@ -32,7 +32,7 @@ def w4a16_gemm(
     """out[route, n] = (sum_k x[route // rows_per_input, k] * W[expert, n, k]) * global (* topk_weight if WEIGHTED).
 
     One program: one block of BLOCK_M routes, all of one expert, x BLOCK_N weight rows; 2 * BLOCK_KB of K a step.
-    K is k_units * K_UNIT, so that how far apart rows lie is known to be a multiple of K_UNIT (32, or 16 for a ragged K).
+    K is k_units * K_UNIT, so that the distance of rows is known to be a multiple of K_UNIT (32, or 16 for a ragged K).
     Programs that share a block's activations are neighbours, and the blocks of one expert follow each other.
     """
     row_tiles = tl.cdiv(N, BLOCK_N)
