@@ -182,6 +182,13 @@ def compare(outcomes: dict[str, Outcome], entries: Entries) -> list[Finding]:
     return findings
 
 
+def not_run(engine: str, outcomes: dict[str, Outcome], entries: Entries, ids: set[str]) -> list[Finding]:
+    """The keys of the cases `ids` that `engine` once confirmed and now gave no outcome for: no kernel promises them."""
+    gone = (name for name in entries.keys() - outcomes.keys() if case_id(name) in ids)
+    fact = f"{engine} confirmed it before, but no kernel promises it there now"
+    return [Finding("UNTESTED", name, (fact,)) for name in sorted(gone) if engine in entries[name]["confirmed_by"]]
+
+
 def stale(entries: Entries, known: set[str]) -> list[Finding]:
     """The keys of `entries` that no case and rounding form has any more."""
     return [Finding("STALE", name) for name in sorted(entries.keys() - known)]

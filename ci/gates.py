@@ -26,7 +26,7 @@ __all__ = [
     "tile_name",
 ]
 
-GATED: tuple[Capability, ...] = ((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0), (12, 1))
+GATED: tuple[Capability, ...] = ((8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1))
 NAMES = ("Qwen3.6-35B-A3B", "Qwen3.5-122B-A10B", "Qwen3.8-Flash", "Gemma-4-26B-A4B", "MiniMax-M2.5", "GLM-4.7")
 SHAPES = tuple(CHECKPOINTS[name] for name in NAMES)
 RAGGED = LayerShape(256, 8, 272, 80)  # no K of the six is an odd multiple of 16, which is another binary

@@ -59,13 +59,15 @@ def _parser() -> argparse.ArgumentParser:
 def verify(options: argparse.Namespace) -> int:
     """Recomputes digests on one engine and compares; without --case, also looks for keys that no case has."""
     entries = exact.read(GOLDEN)
-    outcomes = recording.run_in_fresh_process(options.engine, _cases(options.case)).outcomes
-    findings = exact.compare(outcomes, entries)
+    cases = _cases(options.case)
+    run = recording.run_in_fresh_process(options.engine, cases)
+    outcomes = run.outcomes
+    findings = exact.compare(outcomes, entries) + exact.not_run(run.engine, outcomes, entries, {c.id for c in cases})
     if not options.case:
         findings += exact.stale(entries, _known_keys())
     _print_findings(findings, options.engine)
     _print_totals(findings, outcomes, entries)
-    return 1 if findings else 0
+    return 1 if findings or not outcomes else 0
 
 
 def record(options: argparse.Namespace) -> int:
@@ -146,7 +148,7 @@ def _print_findings(findings: list[exact.Finding], engine: str) -> None:
     advice = {
         "FAILED": f"{look} shows more",
         "CHANGED": f"{look} shows which elements; where the change is meant: {record} --case ID --reason TEXT",
-        "UNTESTED": f"not in golden/exact.json: {record}",
+        "UNTESTED": f"not in golden/exact.json ({record}), or no longer run",
         "STALE": f"no case has this key: bring the case back, or {exact.TOOL} prune",
     }
     for status, text in advice.items():
@@ -159,7 +161,7 @@ def _print_findings(findings: list[exact.Finding], engine: str) -> None:
 
 def _print_totals(findings: list[exact.Finding], outcomes: dict[str, exact.Outcome], entries: exact.Entries) -> None:
     counts = Counter(finding.status for finding in findings)
-    matching = len(outcomes) - counts["FAILED"] - counts["CHANGED"] - counts["UNTESTED"]
+    matching = len(outcomes.keys() - {finding.key for finding in findings})
     print(", ".join([f"{matching} as recorded", *(f"{number} {status}" for status, number in sorted(counts.items()))]))
     confirmed_by = [set(entries[name]["confirmed_by"]) for name in outcomes if name in entries]
     engines = Counter(engine for engines in confirmed_by for engine in engines)

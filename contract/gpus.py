@@ -73,9 +73,14 @@ CATALOG: tuple[Gpu, ...] = (
 )
 
 
+def is_known(gpu: Gpu) -> bool:
+    """Whether there are facts about `gpu`'s architecture."""
+    return gpu.backend == "cuda" and gpu.capability in ARCHITECTURES
+
+
 def architecture(gpu: Gpu) -> Architecture:
     """The facts of `gpu`'s capability; an unknown one and other vendors get the portable facts."""
-    return ARCHITECTURES.get(gpu.capability, PORTABLE_ARCHITECTURE) if gpu.backend == "cuda" else PORTABLE_ARCHITECTURE
+    return ARCHITECTURES[gpu.capability] if is_known(gpu) else PORTABLE_ARCHITECTURE
 
 
 def current(index: int) -> Gpu:

@@ -1,7 +1,8 @@
 """Runs a LayerPlan on tensors. What runs is what the plan says, launch by launch."""
 
 import contextlib
-import os
+import warnings
+from functools import cache
 
 import torch
 import triton
@@ -9,8 +10,8 @@ from torch import Tensor
 
 from ..contract import gpus
 from ..contract.banks import ExpertBanks
-from ..contract.case import torch_dtype
 from . import prefill
+from .arguments import check_plan, check_tensors, dtype_name, plain, positive
 from .launch import Launch, device_function
 from .plan import LayerPlan, plan_layer
 
@@ -31,16 +32,16 @@ def fused_experts(
 
     `hidden_states` [T, H] bf16 or fp16; `topk_weights` f32 and `topk_ids` i32 [T, top_k]; an id outside [0, E) adds
     nothing. `activation_alpha` and `activation_limit` are swigluoai's. CPU tensors run in Triton's interpreter under
-    the portable plan. Raises TypeError or ValueError, naming the argument, before anything is launched.
+    the portable plan, once ci/interpreter.py has repaired it. Raises TypeError or ValueError, naming the argument,
+    before anything is launched.
     """
-    _check_tensors(hidden_states, banks, topk_weights, topk_ids)
-    device = hidden_states.device
+    check_tensors(hidden_states, banks, topk_weights, topk_ids)
     plan = plan_layer(
-        gpus.current(device.index) if device.type == "cuda" else gpus.PORTABLE,
+        _gpu_of(hidden_states.device),
         banks.layer_shape(topk_ids.shape[1]),
         hidden_states.shape[0],
         triton=triton.__version__.split("+")[0],
-        dtype=_dtype_name(hidden_states),
+        dtype=dtype_name(hidden_states),
         activation=activation,
         weight_on_input=weight_on_input,
         input_scales=banks.gate_up_input_scale is not None,
@@ -48,6 +49,20 @@ def fused_experts(
     )
     options = {"activation_alpha": activation_alpha, "activation_limit": activation_limit}
     return run(plan, hidden_states, banks, topk_weights, topk_ids, **options)
+
+
+def _gpu_of(device: torch.device) -> gpus.Gpu:
+    if device.type != "cuda":
+        return gpus.PORTABLE
+    gpu = gpus.current(device.index)
+    if not gpus.is_known(gpu):
+        _warn_once(gpu)
+    return gpu
+
+
+@cache
+def _warn_once(gpu: gpus.Gpu) -> None:
+    warnings.warn(f"{gpu.name} has an unknown architecture {gpu.capability}: it gets the portable plan", stacklevel=4)
 
 
 def run(
@@ -62,36 +77,42 @@ def run(
 ) -> Tensor:
     """Runs `plan`, also one made for another GPU, on the tensors that `fused_experts` describes.
 
-    Strided and misaligned inputs are copied first. Raises ValueError where the tensors are not those planned for.
+    Strided and misaligned inputs are copied first. There is no backward pass. Raises ValueError where the tensors are
+    not those planned for, where alpha or limit is not positive, and on the CPU without the repaired interpreter.
     """
-    _check_tensors(hidden_states, banks, topk_weights, topk_ids)
-    _check_plan(plan, hidden_states, banks, topk_ids)
+    check_tensors(hidden_states, banks, topk_weights, topk_ids)
+    check_plan(plan, hidden_states, banks, topk_ids)
+    alpha, limit = positive("activation_alpha", activation_alpha), positive("activation_limit", activation_limit)
     if not hidden_states.shape[0]:
         return torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
-    x, weights, ids = (_plain(tensor) for tensor in (hidden_states, topk_weights, topk_ids))
-    on_device = torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
-    with on_device:
-        block_routes, block_expert = route_blocks(plan, ids)
-        rows, top_k = x, ids.shape[1]
-        if weigh := plan.launch("weigh_input"):
-            rows = x.new_empty(ids.numel(), x.shape[1])
-            _by_columns(weigh, x=x, topk_weights=weights, out=rows, top_k=top_k)
-        blocks = {
-            "topk_weights": weights,
-            "block_routes": block_routes,
-            "block_expert": block_expert,
-            "routes": ids.numel(),
-        }
-        gate_up = _gemm(
-            plan.launch("gate_up"), rows, banks.gate_up_packed, banks.gate_up_scale, banks.gate_up_global, blocks
-        )
-        act = x.new_empty(ids.numel(), banks.intermediate)
-        switches = {"experts": banks.experts, "alpha": activation_alpha, "limit": activation_limit}
-        _by_columns(plan.launch("activation"), gate_up=gate_up, topk_ids=ids, out=act, **switches)
-        down = _gemm(plan.launch("down"), act, banks.down_packed, banks.down_scale, banks.down_global, blocks)
-        out = torch.empty_like(x)
-        total = {"route_out": down, "topk_ids": ids, "out": out, "top_k": top_k, "experts": banks.experts}
-        _by_columns(plan.launch("sum_routes"), **total)
+    x, weights, ids = (plain(tensor) for tensor in (hidden_states, topk_weights, topk_ids))
+    with torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext():
+        return _layer(plan, x, banks, weights, ids, alpha, limit)
+
+
+def _layer(
+    plan: LayerPlan, x: Tensor, banks: ExpertBanks, weights: Tensor, ids: Tensor, alpha: float, limit: float
+) -> Tensor:
+    """The plan's launches, in order, on contiguous and aligned tensors."""
+    block_routes, block_expert = route_blocks(plan, ids)
+    blocks = {
+        "block_routes": block_routes,
+        "block_expert": block_expert,
+        "topk_weights": weights,
+        "routes": ids.numel(),
+    }
+    routing = {"topk_ids": ids, "experts": banks.experts}
+    rows = x
+    if weigh := plan.launch("weigh_input"):
+        rows = x.new_empty(ids.numel(), banks.hidden)
+        _by_columns(weigh, x=x, topk_weights=weights, out=rows, top_k=ids.shape[1])
+    gate_up_banks = (banks.gate_up_packed, banks.gate_up_scale, banks.gate_up_global)
+    gate_up = _gemm(plan.launch("gate_up"), rows, *gate_up_banks, blocks)
+    act = x.new_empty(ids.numel(), banks.intermediate)
+    _by_columns(plan.launch("activation"), gate_up=gate_up, out=act, alpha=alpha, limit=limit, **routing)
+    down = _gemm(plan.launch("down"), act, banks.down_packed, banks.down_scale, banks.down_global, blocks)
+    out = torch.empty_like(x)
+    _by_columns(plan.launch("sum_routes"), route_out=down, out=out, top_k=ids.shape[1], **routing)
     return out
 
 
@@ -146,53 +167,3 @@ def _start(launch: Launch, grid: tuple[int, ...], **arguments):
     if arguments:
         raise TypeError(f"{launch.stage} does not take {', '.join(arguments)}")
     return device_function(launch)[grid](*ordered, **dict(launch.constexprs), **options)
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    """`tensor` contiguous and 16-byte aligned: itself where it is, else a copy."""
-    tensor = tensor.contiguous()
-    return tensor.clone() if tensor.data_ptr() % 16 else tensor
-
-
-def _dtype_name(hidden_states: Tensor) -> str:
-    return "bf16" if hidden_states.dtype == torch.bfloat16 else "fp16"
-
-
-def _check_tensors(hidden_states: Tensor, banks: ExpertBanks, topk_weights: Tensor, topk_ids: Tensor) -> None:
-    if not isinstance(banks, ExpertBanks):
-        raise TypeError(f"banks is a {type(banks).__name__}, but should be ExpertBanks")
-    dtypes = {
-        "hidden_states": (hidden_states, (torch.bfloat16, torch.float16)),
-        "topk_weights": (topk_weights, (torch.float32,)),
-        "topk_ids": (topk_ids, (torch.int32,)),
-    }
-    for name, (tensor, allowed) in dtypes.items():
-        if not isinstance(tensor, Tensor) or tensor.dtype not in allowed:
-            found = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise TypeError(f"{name} is {found}, but should be {' or '.join(map(str, allowed))}")
-        if tensor.device != banks.device:
-            raise ValueError(f"{name} is on {tensor.device}, but should be on {banks.device} like the banks")
-    if hidden_states.dim() != 2 or hidden_states.shape[1] != banks.hidden:
-        raise ValueError(f"hidden_states has shape {list(hidden_states.shape)}, but should be [tokens, {banks.hidden}]")
-    tokens = hidden_states.shape[0]
-    for name, tensor in (("topk_weights", topk_weights), ("topk_ids", topk_ids)):
-        if tensor.dim() != 2 or tensor.shape[0] != tokens or not tensor.shape[1]:
-            raise ValueError(f"{name} has shape {list(tensor.shape)}, but should be [{tokens}, top_k]")
-    if topk_weights.shape != topk_ids.shape:
-        raise ValueError(
-            f"topk_weights has shape {list(topk_weights.shape)}, but should be {list(topk_ids.shape)} like topk_ids"
-        )
-
-
-def _check_plan(plan: LayerPlan, hidden_states: Tensor, banks: ExpertBanks, topk_ids: Tensor) -> None:
-    shape = banks.layer_shape(topk_ids.shape[1])
-    if shape != plan.shape:
-        raise ValueError(f"plan is for {plan.shape}, but the tensors are of {shape}")
-    if hidden_states.dtype != torch_dtype(plan.dtype):
-        raise ValueError(f"plan is for {plan.dtype}, but hidden_states is {hidden_states.dtype}")
-    if hidden_states.shape[0] and not plan.launches:
-        raise ValueError(f"plan is for zero tokens, but hidden_states has {hidden_states.shape[0]}")
-    if not hidden_states.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
-        raise ValueError(
-            f"hidden_states is on {hidden_states.device}, but should be on a GPU unless TRITON_INTERPRET=1"
-        )

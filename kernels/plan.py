@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
-from ..contract.gpus import PORTABLE_ARCHITECTURE, Gpu, architecture
+from ..contract.gpus import PORTABLE, Gpu, architecture, is_known
 from ..contract.kernel import ACTIVATIONS, DTYPES
 from ..contract.shapes import LayerShape
 from . import prefill
@@ -58,7 +58,8 @@ def plan_layer(
     else:
         tiles, why = (_checked(override, gpu),) * 2, "override"
     launches = prefill.launches(gpu, shape, tiles, dtype, activation, weight_on_input)
-    return LayerPlan(prefill.NAME, shape, dtype, launches, f"{why}, {gpu.name}: block {tiles[0].block_m}")
+    card = gpu.name if is_known(gpu) or gpu == PORTABLE else f"{gpu.name} (unknown architecture, portable plan)"
+    return LayerPlan(prefill.NAME, shape, dtype, launches, f"{why}, {card}: block {tiles[0].block_m}")
 
 
 def _check_options(tokens: int, **chosen: str) -> None:
@@ -72,7 +73,7 @@ def _check_options(tokens: int, **chosen: str) -> None:
 
 def _tiles(gpu: Gpu, shape: LayerShape, tokens_per_expert: float) -> tuple[Tile, Tile]:
     """The tiles of gate_up and down, which differ where only one of their K is ragged."""
-    steps = PORTABLE_BLOCK_M_STEPS if architecture(gpu) is PORTABLE_ARCHITECTURE else BLOCK_M_STEPS
+    steps = BLOCK_M_STEPS if is_known(gpu) else PORTABLE_BLOCK_M_STEPS
     gate_up, down = (prefill_tile(tokens_per_expert, k, steps) for k in (shape.hidden, shape.intermediate))
     return _fitted(gate_up, gpu), _fitted(down, gpu)
 

@@ -9,9 +9,10 @@ from .tuning import Tile, matrix_instruction
 
 NAME = "prefill_w4a16"
 
-# Tiles of the small kernels: routes, experts, chunks and columns per program.
+# Tiles of the small kernels, per program. A chunk is ROUTE_CHUNK routes; scan_counts takes SCAN_CHUNKS of them a step.
 ROUTE_CHUNK = 128
 EXPERT_BLOCK = 64
+SCAN_CHUNKS, SCAN_EXPERTS = 128, 16
 COLUMN_BLOCK = 512
 
 
@@ -42,7 +43,7 @@ def _launch(stage: str, kernel: str, arguments: str, divisible: str, constexprs:
 
 @cache
 def _routing(experts: int, block_m: int) -> tuple[Launch, ...]:
-    padded_experts = 1 << (experts - 1).bit_length()
+    padded_experts = max(512, 1 << (experts - 1).bit_length())  # one binary for every layer of up to 512 experts
     return (
         _launch(
             "count_routes",
@@ -56,7 +57,7 @@ def _routing(experts: int, block_m: int) -> tuple[Launch, ...]:
             "routing.scan_counts",
             "counts: *i32, totals: *i32, chunks: i32, experts: i32",
             "",
-            {"BLOCK_C": 128, "BLOCK_E": 16},
+            {"BLOCK_C": SCAN_CHUNKS, "BLOCK_E": SCAN_EXPERTS},
         ),
         _launch(
             "list_blocks",

@@ -61,7 +61,7 @@ def w4a16_gemm(
         codes = tl.load(packed_tile, mask=inside[:, None] & (start + byte < packed_columns)[None, :], other=0)
         scales = tl.load(scale_tile, mask=inside[:, None] & (start // 8 + group < scale_columns)[None, :], other=0.0)
         tokens = tl.load(x_tile, mask=real[None, :] & (2 * start + k < K)[:, None], other=0.0)
-        acc = tl.dot(dequantize(codes, scales, tokens.dtype), tokens, acc)
+        acc = tl.dot(dequantize(codes, scales, tokens.dtype), tokens, acc, input_precision="ieee")
         x_tile += 2 * BLOCK_KB
         packed_tile += BLOCK_KB
         scale_tile += BLOCK_KB // 8

@@ -41,7 +41,7 @@ def list_blocks(
 ):
     """block_expert[block], -1 where the block is not needed, and the slots of `block_routes` that stay without a route.
 
-    first_slot[e] is where expert e's first block begins. EXPERTS is `experts` rounded up to a power of two.
+    first_slot[e] is where expert e's first block begins. EXPERTS is a power of two and at least `experts`.
     """
     block = tl.program_id(0)
     expert = tl.arange(0, EXPERTS)

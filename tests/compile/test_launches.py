@@ -8,9 +8,11 @@ import pytest
 from nvfp4_suite.ci import gates
 from nvfp4_suite.contract.gpus import ARCHITECTURES, CATALOG, PORTABLE
 from nvfp4_suite.contract.kernel import ACTIVATIONS, DTYPES
-from nvfp4_suite.contract.shapes import CHECKPOINTS
+from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
 from nvfp4_suite.kernels.plan import plan_layer
 from nvfp4_suite.kernels.tuning import BLOCK_M_STEPS, PORTABLE_BLOCK_M_STEPS
+
+SMALL = {f"{experts} experts": LayerShape(experts, 1, 2048, 768) for experts in (1, 8, 60)}
 
 
 def gated(capability: tuple[int, int]) -> list:
@@ -44,14 +46,12 @@ def test_every_tile_scale_dtype_and_option_is_gated(capability):
     assert activations == {(f"*{dtype}", activation) for dtype in DTYPES for activation in ACTIVATIONS}
 
 
-@pytest.mark.parametrize(
-    "gpu", [PORTABLE, *(gpu for gpu in CATALOG if gpu.capability in gates.GATED)], ids=lambda g: g.name
-)
+@pytest.mark.parametrize("gpu", [PORTABLE, *CATALOG], ids=lambda g: g.name)
 def test_no_token_count_and_no_shape_reaches_a_binary_that_is_not_gated(gpu):
     """Every 12 % between 1 and 40,000 tokens, also for the checkpoints beyond the six: their sizes are no constants."""
     listed = {_binary(launch) for launch in gated(gpu.capability or (8, 0))}
     for tokens in sorted({int(1.12**step) for step in range(95)}):
-        for name, shape in CHECKPOINTS.items():
+        for name, shape in (CHECKPOINTS | SMALL).items():
             missing = {_binary(launch) for launch in plan_layer(gpu, shape, tokens).launches} - listed
             assert not missing, f"{name} with {tokens} tokens on {gpu.name} runs what is not gated: {missing}"
 

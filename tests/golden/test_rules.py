@@ -106,6 +106,16 @@ def test_compare_names_what_failed_changed_and_is_new():
     ]
 
 
+def test_a_confirmed_key_that_is_no_longer_run_is_untested():
+    recorded, ids = entries(), {exact.case_id(KEY)}
+    (engine,) = recorded[KEY]["confirmed_by"]
+    (finding,) = exact.not_run(engine, {}, recorded, ids)
+    assert (finding.status, finding.key) == ("UNTESTED", KEY)
+    assert exact.not_run(engine, {KEY: Outcome(A)}, recorded, ids) == []
+    assert exact.not_run(engine, {}, recorded, set()) == []
+    assert exact.not_run("sm_75", {}, recorded, ids) == []
+
+
 def test_a_key_that_no_case_has_is_stale():
     assert exact.stale(entries(), {OTHER}) == [Finding("STALE", KEY)]
     assert exact.stale(entries(), {KEY, OTHER}) == []

@@ -30,6 +30,8 @@ def test_every_launch_compiles_as_declared(shape, tokens, weight_on_input, devic
     assert [launch for launch, _ in compiled] == list(plan.launches)
     for launch, binary in compiled:
         assert _declared(launch) == _actual(launch, binary), launch.label
+        found = (binary.metadata.num_warps, binary.metadata.num_stages, binary.metadata.enable_fp_fusion)
+        assert found == (launch.num_warps, launch.num_stages, launch.fp_fusion), launch.label
 
 
 def _declared(launch: Launch) -> dict[str, tuple[str, bool]]:

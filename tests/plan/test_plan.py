@@ -1,9 +1,12 @@
 """What dispatch chooses, and what it refuses."""
 
 import pytest
+import torch
 
+from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.gpus import ARCHITECTURES, CATALOG, PORTABLE, Gpu, architecture
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
+from nvfp4_suite.kernels import experts
 from nvfp4_suite.kernels.plan import plan_layer
 from nvfp4_suite.kernels.tuning import Tile, shared_memory
 
@@ -126,6 +129,24 @@ def test_the_weight_is_applied_once():
     behind, before = (plan_layer(H200, QWEN, 64, weight_on_input=flag) for flag in (False, True))
     assert behind.launch("weigh_input") is None and behind.launch("down").constexpr("WEIGHTED")
     assert before.launch("weigh_input") is not None and not before.launch("down").constexpr("WEIGHTED")
+
+
+def test_fusion_is_off_in_every_launch():
+    """Triton's default changes with its releases, and a fused multiply-add rounds once where two operations round twice."""
+    assert not any(launch.fp_fusion for launch in plan_layer(H200, QWEN, 64, weight_on_input=True).launches)
+
+
+def test_the_reason_says_that_an_architecture_is_unknown():
+    reason = plan_layer(Gpu("NVIDIA X1", (13, 0)), QWEN, 100).reason
+    assert reason == "3.12 tokens per expert, NVIDIA X1 (unknown architecture, portable plan): block 16"
+
+
+def test_an_unknown_gpu_is_announced_once(monkeypatch):
+    unknown = Gpu("NVIDIA X1", (13, 0))
+    monkeypatch.setattr(gpus, "current", lambda index: unknown)
+    with pytest.warns(UserWarning, match=r"NVIDIA X1 has an unknown architecture \(13, 0\)"):
+        assert experts._gpu_of(torch.device("cuda", 0)) == unknown
+    assert experts._gpu_of(torch.device("cuda", 0)) == unknown  # a second warning would be an error
 
 
 def test_the_reason_says_what_decided():

@@ -1,5 +1,7 @@
 """Routing on the device against its definition: expert by expert, in ascending order of route, in whole blocks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.case import ROUTINGS, Case, topk_ids
 from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels import experts
-from nvfp4_suite.kernels.plan import plan_layer
+from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
 from nvfp4_suite.kernels.tuning import Tile
 
 from ..engine import on_gpu
@@ -39,7 +41,11 @@ def _blocks_by_definition(ids: torch.Tensor, experts: int, block_m: int) -> tupl
 
 
 def _check(ids: torch.Tensor, shape: LayerShape, block_m: int, device: str) -> None:
-    plan = plan_layer(gpus.PORTABLE, shape, len(ids), override=Tile(block_m, num_stages=2))
+    _check_plan(plan_layer(gpus.PORTABLE, shape, len(ids), override=Tile(block_m, num_stages=2)), ids, device)
+
+
+def _check_plan(plan: LayerPlan, ids: torch.Tensor, device: str) -> None:
+    shape, block_m = plan.shape, plan.launch("list_blocks").constexpr("BLOCK_M")
     with poisoned_allocations():
         block_routes, block_expert = experts.route_blocks(plan, ids.to(device))
     routes, owner = _blocks_by_definition(ids, shape.experts, block_m)
@@ -58,6 +64,15 @@ def test_blocks_are_those_of_the_definition(case, device):
 def test_full_and_overfull_blocks_of_one_expert(tokens, block_m, device):
     shape = LayerShape(3, 1, 16, 16)
     _check(torch.full((tokens, 1), 1, dtype=torch.int32), shape, block_m, device)
+
+
+def test_the_scan_carries_over_its_steps(device):
+    """Five chunks of routes at two a step; the planned 128 a step would need more than 16,384 routes."""
+    shape = LayerShape(20, 2, 16, 16)
+    plan = plan_layer(gpus.PORTABLE, shape, 300)
+    small = replace(plan.launch("scan_counts"), constexprs=(("BLOCK_C", 2), ("BLOCK_E", 16)))
+    plan = replace(plan, launches=tuple(small if one.stage == small.stage else one for one in plan.launches))
+    _check_plan(plan, topk_ids(Case(shape, 300, "dropped")), device)
 
 
 def test_no_route_at_all(device):

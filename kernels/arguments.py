@@ -1,0 +1,77 @@
+"""What a layer is called with, checked before anything is launched; every error names the argument."""
+
+import math
+import numbers
+import sys
+
+import torch
+from torch import Tensor
+
+from ..contract.banks import ExpertBanks
+from ..contract.case import torch_dtype
+from .plan import LayerPlan
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """`tensor` contiguous and 16-byte aligned: itself where it is, else a copy."""
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.data_ptr() % 16 else tensor
+
+
+def dtype_name(hidden_states: Tensor) -> str:
+    return "bf16" if hidden_states.dtype == torch.bfloat16 else "fp16"
+
+
+def check_tensors(hidden_states: Tensor, banks: ExpertBanks, topk_weights: Tensor, topk_ids: Tensor) -> None:
+    if not isinstance(banks, ExpertBanks):
+        raise TypeError(f"banks is a {type(banks).__name__}, but should be ExpertBanks")
+    dtypes = {
+        "hidden_states": (hidden_states, (torch.bfloat16, torch.float16)),
+        "topk_weights": (topk_weights, (torch.float32,)),
+        "topk_ids": (topk_ids, (torch.int32,)),
+    }
+    for name, (tensor, allowed) in dtypes.items():
+        if not isinstance(tensor, Tensor) or tensor.dtype not in allowed:
+            found = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"{name} is {found}, but should be {' or '.join(map(str, allowed))}")
+        if tensor.device != banks.device:
+            raise ValueError(f"{name} is on {tensor.device}, but should be on {banks.device} like the banks")
+    if hidden_states.dim() != 2 or hidden_states.shape[1] != banks.hidden:
+        raise ValueError(f"hidden_states has shape {list(hidden_states.shape)}, but should be [tokens, {banks.hidden}]")
+    tokens = hidden_states.shape[0]
+    for name, tensor in (("topk_weights", topk_weights), ("topk_ids", topk_ids)):
+        if tensor.dim() != 2 or tensor.shape[0] != tokens or not tensor.shape[1]:
+            raise ValueError(f"{name} has shape {list(tensor.shape)}, but should be [{tokens}, top_k]")
+    if topk_weights.shape != topk_ids.shape:
+        raise ValueError(
+            f"topk_weights has shape {list(topk_weights.shape)}, but should be {list(topk_ids.shape)} like topk_ids"
+        )
+
+
+def check_plan(plan: LayerPlan, hidden_states: Tensor, banks: ExpertBanks, topk_ids: Tensor) -> None:
+    shape = banks.layer_shape(topk_ids.shape[1])
+    if shape != plan.shape:
+        raise ValueError(f"plan is for {plan.shape}, but the tensors are of {shape}")
+    if hidden_states.dtype != torch_dtype(plan.dtype):
+        raise ValueError(f"plan is for {plan.dtype}, but hidden_states is {hidden_states.dtype}")
+    if hidden_states.shape[0] and not plan.launches:
+        raise ValueError(f"plan is for zero tokens, but hidden_states has {hidden_states.shape[0]}")
+    if not (hidden_states.is_cuda or _interpreter_is_repaired()):
+        raise ValueError(
+            f"hidden_states is on {hidden_states.device}, but should be on a GPU; for the CPU set TRITON_INTERPRET=1 "
+            "and import nvfp4_suite.ci.interpreter first"
+        )
+
+
+def _interpreter_is_repaired() -> bool:
+    """Triton's interpreter computes bf16 wrongly, without a word, until ci/interpreter.py has repaired it."""
+    return getattr(sys.modules.get("triton.runtime.interpreter"), "repaired_by_nvfp4_suite", False)
+
+
+def positive(name: str, value: float) -> float:
+    """`value` as a Python float, because Triton would compile another binary for an int."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} is a {type(value).__name__}, but should be a number")
+    if not value > 0 or math.isinf(value):
+        raise ValueError(f"{name} is {value}, but should be above 0 and finite")
+    return float(value)

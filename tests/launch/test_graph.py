@@ -1,0 +1,46 @@
+"""A layer never waits for the host, so it can be captured in a CUDA graph and replayed on other data."""
+
+import pytest
+import torch
+
+from nvfp4_suite.contract.case import Case, random_inputs
+from nvfp4_suite.contract.kernel import Kernel
+from nvfp4_suite.contract.shapes import LayerShape
+from nvfp4_suite.kernels.registry import KERNELS
+from nvfp4_suite.reference import judge
+
+SHAPE = LayerShape(8, 2, 128, 64)
+CASE = Case(SHAPE, 40, inputs="random")
+OTHERS = [Case(SHAPE, 40, routing, inputs="random") for routing in ("hot", "dropped", "few", "twice")]
+every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+
+
+@every_kernel
+def test_a_run_has_no_host_sync(kernel: Kernel, device):
+    inputs = random_inputs(CASE).to(device)
+    prepared = kernel.prepare(inputs.banks)
+    kernel.run(prepared, inputs.hidden_states, inputs.topk_weights, inputs.topk_ids)  # compiled outside
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        kernel.run(prepared, inputs.hidden_states, inputs.topk_weights, inputs.topk_ids)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@every_kernel
+def test_a_replay_gives_the_bytes_of_an_eager_run(kernel: Kernel, device):
+    inputs = random_inputs(CASE).to(device)
+    prepared = kernel.prepare(inputs.banks)
+    static = [inputs.hidden_states, inputs.topk_weights, inputs.topk_ids]
+    kernel.run(prepared, *static)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = kernel.run(prepared, *static)
+    for case in OTHERS:
+        other = random_inputs(case).to(device)
+        for mine, new in zip(static, (other.hidden_states, other.topk_weights, other.topk_ids), strict=True):
+            mine.copy_(new)
+        graph.replay()
+        torch.cuda.synchronize()
+        judge.bitwise(out, kernel.run(prepared, *static), case=case.id)
