@@ -132,7 +132,7 @@ def test_the_weight_is_applied_once():
 
 
 def test_fusion_is_off_in_every_launch():
-    """Triton's default changes with its releases, and a fused multiply-add rounds once where two operations round twice."""
+    """Triton's default changes with its releases; a fused multiply-add rounds once where two operations round twice."""
     assert not any(launch.fp_fusion for launch in plan_layer(H200, QWEN, 64, weight_on_input=True).launches)
 
 
