@@ -182,6 +182,22 @@ def test_a_nan_stays_in_its_tokens_row(kernel: Kernel, activation: str, device):
     judge.bitwise(dirty[others], clean[others])
 
 
+@pytest.mark.parametrize("half", ["gate", "up"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@every_kernel
+def test_a_nan_of_gate_or_up_alone_comes_through(kernel: Kernel, activation: str, half: str, device):
+    """Also through the clamps of swigluoai; expert 0 alone has the NaN, in its globals."""
+    inputs = random_inputs(CASE)
+    global_scale = inputs.banks.gate_up_global.clone()
+    rows = {"gate": slice(0, 32), "up": slice(32, 64)}[half]
+    global_scale[0, rows] = torch.nan
+    banks = dataclasses.replace(inputs.banks, gate_up_global=global_scale)
+    out = run_kernel(kernel, _changed(banks=banks), device, activation=activation)
+    touched = (inputs.topk_ids == 0).any(1)
+    assert touched.any() and not touched.all()
+    assert out[touched].isnan().all() and not out[~touched].isnan().any()
+
+
 def _one_value_banks(code: int, scale: float, global_scale: float) -> ExpertBanks:
     """One expert, 16 x 16, whose gate and up weights are all the same and whose down weights are all 1."""
     packed = torch.full((1, 32, 8), code * 0x11, dtype=torch.uint8)
