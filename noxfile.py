@@ -49,6 +49,13 @@ def gpu_tests(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def peers(session: nox.Session) -> None:
+    """Our quantizer recipes against the producers' own packages, byte for byte, on the CPU."""
+    session.install(*group("peers"))
+    session.run("python", "-m", "pytest", "--engine", "peers", "tests/peers", *session.posargs)
+
+
+@nox.session(default=False)
 def golden(session: nox.Session) -> None:
     """The golden tool: verifies and records digests. `nox -s golden -- --help` explains."""
     install_tests(session)

@@ -32,7 +32,7 @@ def decode_e2m1(codes: Tensor) -> Tensor:
 
     Raises TypeError for another dtype, ValueError for a code above 15.
     """
-    _check_dtype("codes", codes, torch.uint8)
+    check_dtype("codes", codes, torch.uint8)
     _check_codes(codes)
     return E2M1_VALUES.to(codes.device)[codes.int()]
 
@@ -42,7 +42,7 @@ def encode_e2m1(x: Tensor) -> Tensor:
 
     The sign of zero is kept: -0.0 and what rounds to it give code 8. Raises TypeError for another dtype.
     """
-    _check_dtype("x", x, torch.float32)
+    check_dtype("x", x, torch.float32)
     codes = _nearest_even(x.abs(), _E2M1_MAGNITUDES) | (torch.signbit(x).to(torch.uint8) << 3)
     return torch.where(x.isnan(), 7, codes)
 
@@ -52,7 +52,7 @@ def decode_e4m3(scale: Tensor) -> Tensor:
 
     Raises TypeError for another dtype.
     """
-    _check_dtype("scale", scale, torch.uint8, torch.float8_e4m3fn)
+    check_dtype("scale", scale, torch.uint8, torch.float8_e4m3fn)
     return _E4M3_VALUES.to(scale.device)[scale.view(torch.uint8).int()]
 
 
@@ -61,7 +61,7 @@ def encode_e4m3(x: Tensor) -> Tensor:
 
     The sign of zero is kept. Raises TypeError for another dtype.
     """
-    _check_dtype("x", x, torch.float32)
+    check_dtype("x", x, torch.float32)
     codes = _nearest_even(x.abs(), _E4M3_MAGNITUDES) | (torch.signbit(x).to(torch.uint8) << 7)
     return torch.where(x.isnan(), 0x7F, codes)
 
@@ -71,7 +71,7 @@ def pack(codes: Tensor) -> Tensor:
 
     Raises TypeError for another dtype, ValueError for an odd K or a code above 15.
     """
-    _check_dtype("codes", codes, torch.uint8)
+    check_dtype("codes", codes, torch.uint8)
     if codes.dim() == 0 or codes.shape[-1] % 2:
         raise ValueError(f"codes has shape {list(codes.shape)}, but its last dimension should be even")
     _check_codes(codes)
@@ -80,7 +80,7 @@ def pack(codes: Tensor) -> Tensor:
 
 def unpack(packed: Tensor) -> Tensor:
     """The codes [..., K] of uint8 `packed` [..., K/2]; the inverse of `pack`. Raises TypeError for another dtype."""
-    _check_dtype("packed", packed, torch.uint8)
+    check_dtype("packed", packed, torch.uint8)
     return torch.stack([packed & 0xF, packed >> 4], dim=-1).flatten(-2)
 
 
@@ -105,7 +105,7 @@ def dequantize(packed: Tensor, scale: Tensor, global_scale: Tensor) -> Tensor:
     `packed` and `scale` as in `dequantize_blocks`; `global_scale` is float32 and broadcasts to the rows [..., N].
     Raises TypeError for another dtype, ValueError for a shape that does not fit.
     """
-    _check_dtype("global_scale", global_scale, torch.float32)
+    check_dtype("global_scale", global_scale, torch.float32)
     weights = dequantize_blocks(packed, scale)
     rows = weights.shape[:-1]
     try:
@@ -119,12 +119,14 @@ def dequantize(packed: Tensor, scale: Tensor, global_scale: Tensor) -> Tensor:
 def _nearest_even(magnitude: Tensor, values: Tensor) -> Tensor:
     """The uint8 index of the nearest of ascending `values` (of two equally near, the even index); the last if above."""
     midpoints = ((values[:-1] + values[1:]) / 2).to(magnitude.device)  # exact: one bit more than the format has
+    magnitude = magnitude.contiguous()  # or bucketize warns
     below = torch.bucketize(magnitude, midpoints, right=False)
     not_above = torch.bucketize(magnitude, midpoints, right=True)  # differs at an exact midpoint only
     return torch.where(below % 2 == 0, below, not_above).to(torch.uint8)
 
 
-def _check_dtype(name: str, tensor: Tensor, *dtypes: torch.dtype) -> None:
+def check_dtype(name: str, tensor: Tensor, *dtypes: torch.dtype) -> None:
+    """Raises TypeError unless the argument `name` is a tensor of one of the dtypes."""
     if not isinstance(tensor, Tensor) or tensor.dtype not in dtypes:
         got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
         raise TypeError(f"{name} is {got}, but should be {' or '.join(map(str, dtypes))}")

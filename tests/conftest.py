@@ -1,7 +1,8 @@
 """Options and fixtures of every session: which engine runs the kernels, on which device, and which cases.
 
 Engines: "interpreter" runs kernels on the CPU in Triton's interpreter, "gpu" runs the tests that use `device` on this
-host's GPU, "compile" runs tests/compile alone, without a device and without torch.
+host's GPU, "compile" runs tests/compile alone, without a device and without torch, "peers" runs tests/peers alone, with
+other projects' packages and without Triton.
 """
 
 import os
@@ -17,10 +18,17 @@ from nvfp4_suite.contract.case import Case
 
 from .session_checks import SessionChecks
 
-ENGINES = ("interpreter", "gpu", "compile")
+ENGINES = ("interpreter", "gpu", "compile", "peers")
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
-FOLDERS = {"compile": ("compile",), "launch": ("gpu",), "meta": ("interpreter",)}  # and the engines that collect them
+FOLDERS = {  # and the engines that collect them
+    "compile": ("compile",),
+    "hardware": ("gpu",),
+    "launch": ("gpu",),
+    "meta": ("interpreter",),
+    "peers": ("peers",),
+    "reference": ("interpreter",),  # what is right is the same on every device
+}
 OTHER_FOLDERS = ("interpreter", "gpu")
 TRITON_CACHE = pytest.StashKey[str]()
 CHECKS = pytest.StashKey[SessionChecks]()
@@ -43,6 +51,7 @@ def pytest_configure(config):
         _require_gpu()
     _give_children_the_root()
     _use_own_triton_cache(config)
+    _settle_hypothesis(config)
     config.stash[CHECKS] = SessionChecks(config, ROOT)
     config.pluginmanager.register(config.stash[CHECKS])
 
@@ -93,16 +102,27 @@ def _use_own_triton_cache(config) -> None:
         config.stash[TRITON_CACHE] = os.environ["TRITON_CACHE_DIR"] = directory.name
 
 
+def _settle_hypothesis(config) -> None:
+    """The same examples in every run, and no deadline, which a busy machine misses. Not every engine has Hypothesis."""
+    if config.pluginmanager.hasplugin("hypothesispytest"):
+        from hypothesis import settings
+
+        settings.register_profile("suite", derandomize=True, deadline=None, database=None)
+        settings.load_profile("suite")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
     node.workerinput["triton_cache"] = node.config.stash.get(TRITON_CACHE, None)
 
 
 def pytest_report_header(config):
-    import triton
-
     engine = config.getoption("engine")
-    parts = [f"engine: {engine}", f"triton {triton.__version__}"]
+    parts = [f"engine: {engine}"]
+    if engine != "peers":
+        import triton
+
+        parts.append(f"triton {triton.__version__}")
     if engine != "compile":
         parts.append(f"torch {version('torch')}")  # not imported: a session that does not need it starts sooner
     if engine == "gpu":

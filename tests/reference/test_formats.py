@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from nvfp4_suite.reference import formats
+from nvfp4_suite.reference.quantize import exact_codes
+
+from .tables import E2M1, E2M1_MIDPOINTS, E4M3
 
 CODES = torch.arange(16, dtype=torch.uint8)
 BYTES = torch.arange(256, dtype=torch.uint8)
@@ -38,9 +41,18 @@ def random_floats(count: int) -> torch.Tensor:
     return x[~x.isnan()]
 
 
+def around(values: tuple[float, ...]) -> tuple[torch.Tensor, list[int]]:
+    """The midpoints between adjacent `values` with their lower and upper fp32 neighbours, and what each rounds to."""
+    midpoints = [(low + high) / 2 for low, high in itertools.pairwise(values)]  # exact in Python's doubles
+    x = torch.tensor(midpoints, dtype=torch.float64).float()
+    inf = torch.tensor(INF)
+    x = torch.stack([torch.nextafter(x, -inf), x, torch.nextafter(x, inf)], dim=-1).flatten()
+    wanted = [[code, code + code % 2, code + 1] for code in range(len(midpoints))]
+    return x, list(itertools.chain.from_iterable(wanted))
+
+
 def test_e2m1_values_are_those_of_the_specification():
-    values = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
-    wanted = torch.tensor(values + [-v for v in values])
+    wanted = torch.tensor([*E2M1, *(-value for value in E2M1)])
     assert formats.E2M1_VALUES.dtype == torch.float32
     assert torch.equal(bits(formats.E2M1_VALUES), bits(wanted))
 
@@ -77,7 +89,8 @@ def test_encoding_undoes_decoding():
 
 
 def test_e2m1_ties_go_to_the_even_code():
-    x = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
+    """Fault A25: "even" that rounds every midpoint away from zero."""
+    x = torch.tensor(E2M1_MIDPOINTS)
     assert formats.encode_e2m1(x).tolist() == [0, 2, 2, 4, 4, 6, 6]
     assert formats.encode_e2m1(-x).tolist() == [8, 10, 10, 12, 12, 14, 14]
 
@@ -94,15 +107,31 @@ def test_e4m3_at_every_midpoint_and_one_ulp_beside_it():
     assert torch.equal(formats.encode_e4m3(x), ml(x, ml_dtypes.float8_e4m3fn))
 
 
+@pytest.mark.parametrize(
+    ("encode", "values", "sign"),
+    [(formats.encode_e2m1, E2M1, 8), (formats.encode_e4m3, E4M3, 0x80)],
+    ids=["e2m1", "e4m3"],
+)
+def test_every_value_midpoint_and_neighbour_encodes_as_in_the_table(encode, values, sign):
+    values_ = torch.tensor(values)
+    assert encode(values_).tolist() == list(range(len(values)))
+    assert encode(-values_).tolist() == [code + sign for code in range(len(values))]
+    x, wanted = around(values)
+    assert encode(x).tolist() == wanted
+    assert encode(-x).tolist() == [code + sign for code in wanted]
+
+
 @pytest.mark.parametrize(("x", "value"), [(1.0625001, 1.125), (400.1, 416.0), (2**-10 * 1.0001, 2**-9)])
 def test_e4m3_rounds_once(x, value):
-    """A step through fp16 would make ties of these, and round them down."""
+    """Fault A3: a step through fp16 would make ties of these, and round them down."""
     byte = formats.encode_e4m3(torch.tensor([x]))
     assert formats.decode_e4m3(byte).item() == value
 
 
-def test_random_bits_encode_as_in_ml_dtypes():
+def test_random_bits_encode_as_in_ml_dtypes_and_by_comparison_alone():
     x = random_floats(1_000_000)
+    one = torch.ones(1)
+    assert torch.equal(formats.encode_e2m1(x), exact_codes(x, one, one))
     assert torch.equal(formats.encode_e2m1(x), ml(x, ml_dtypes.float4_e2m1fn) & 15)
     x = x[x.abs() <= 464]  # beyond, ml_dtypes gives NaN where our format saturates
     assert torch.equal(formats.encode_e4m3(x), ml(x, ml_dtypes.float8_e4m3fn))
@@ -129,6 +158,25 @@ def test_the_low_nibble_holds_the_even_k():
 def test_packing_undoes_unpacking_for_every_byte():
     packed = BYTES.reshape(2, 4, 32)
     assert torch.equal(formats.pack(formats.unpack(packed)), packed)
+
+
+def test_each_scale_byte_weighs_a_one_as_in_the_table():
+    """Fault A1: subnormal scales by the formula of normal ones, and a lost sign."""
+    packed = torch.full((254, 8), 0x22, dtype=torch.uint8)
+    weights = formats.dequantize(packed, FINITE_BYTES[:, None], torch.tensor(1.0))
+    wanted = torch.tensor(E4M3, dtype=torch.float64)
+    assert torch.equal(bits(weights), bits(torch.cat([wanted, -wanted])[:, None].expand(254, 16)))
+
+
+@pytest.mark.parametrize("nibble", [0, 1], ids=["low", "high"])
+def test_each_code_in_each_nibble_is_as_in_the_table(nibble):
+    """Fault A2: an exponent rebased for zero and for the subnormal code. Code 8 is -0.0."""
+    codes = torch.zeros(16, 16, dtype=torch.uint8)
+    codes[:, nibble], codes[:, 1 - nibble] = CODES, 15 - CODES
+    weights = formats.dequantize(formats.pack(codes), torch.full((16, 1), 0x38, dtype=torch.uint8), torch.tensor(1.0))
+    wanted = torch.tensor([*E2M1, *(-value for value in E2M1)], dtype=torch.float64)
+    assert torch.equal(bits(weights[:, nibble]), bits(wanted))
+    assert torch.equal(bits(weights[:, 1 - nibble]), bits(wanted.flip(0)))
 
 
 def test_dequantize_is_exact_and_keeps_places():
