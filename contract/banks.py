@@ -16,9 +16,10 @@ class ExpertBanks:
     With E experts, H hidden, I intermediate (gate rows first, then up rows), low nibble = even k:
     `gate_up_packed` u8 [E, 2I, H/2], `gate_up_scale` e4m3 [E, 2I, H/16], `gate_up_global` f32 [E, 2I],
     `down_packed` u8 [E, H, I/2], `down_scale` e4m3 [E, H, I/16], `down_global` f32 [E, H]. The optional static input
-    scales are multipliers, f32 [E]. All are contiguous, 16-byte aligned and on one device.
+    scales are multipliers, f32 [E], both or neither. All are contiguous, 16-byte aligned and on one device.
 
-    Raises TypeError for a wrong dtype, ValueError for a wrong shape, device or layout; both name the field.
+    Raises TypeError for a wrong dtype, ValueError for a wrong shape, device or layout, or for one input scale without
+    the other; both name the field.
     """
 
     gate_up_packed: "Tensor"
@@ -31,6 +32,9 @@ class ExpertBanks:
     down_input_scale: "Tensor | None" = None
 
     def __post_init__(self) -> None:
+        if (self.gate_up_input_scale is None) != (self.down_input_scale is None):
+            missing = "down" if self.down_input_scale is None else "gate_up"
+            raise ValueError(f"{missing}_input_scale is None, but should be given: the other input scale is")
         _check_dtypes(self)
         _check_shapes(self)
         _check_layout(self)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from .banks import ExpertBanks
-from .kernel import ACTIVATIONS, DTYPES
+from .kernel import ACTIVATIONS, DTYPES, FORMATS
 from .shapes import LayerShape
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ class Case:
 
     `routing`: "random" (distinct experts), "hot" (every token names expert 0), "few" (two experts serve all, the others
     stay empty), "twice" (a token names one expert twice), "dropped" (some ids are -1, E or beyond).
-    `inputs`: "orderfree" (sums exact in any order, see reference.orderfree) or "random".
+    `inputs`: "orderfree" (sums exact in any order, see reference.orderfree) or "random". `format`: what the GEMMs
+    multiply, one of kernel.FORMATS. `atomics`: the sum over top_k is exact also where every addition rounds to `dtype`;
+    top_k is then at least 3, because with two routes addition commutes.
     """
 
     shape: LayerShape
@@ -40,10 +42,13 @@ class Case:
     activation_alpha: float = 1.702
     activation_limit: float = 7.0
     weight_on_input: bool = False
+    format: str = "w4a16"
+    atomics: bool = False
     tier: str = "smoke"
 
     def __post_init__(self) -> None:
-        allowed = {"routing": ROUTINGS, "inputs": INPUTS, "dtype": DTYPES, "activation": ACTIVATIONS, "tier": TIERS}
+        allowed = {"routing": ROUTINGS, "inputs": INPUTS, "dtype": DTYPES, "activation": ACTIVATIONS}
+        allowed |= {"format": FORMATS, "tier": TIERS}
         for name, values in allowed.items():
             if getattr(self, name) not in values:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, but should be one of {', '.join(values)}")
@@ -51,6 +56,9 @@ class Case:
             raise ValueError(f"tokens is {self.tokens}, but should be at least 0")
         if self.routing == "twice" and self.shape.top_k < 2:
             raise ValueError(f"routing is 'twice', but needs a top_k of at least 2, not {self.shape.top_k}")
+        if self.atomics and (self.shape.top_k < 3 or self.inputs != "orderfree"):
+            found = f"inputs {self.inputs!r} and a top_k of {self.shape.top_k}"
+            raise ValueError(f"atomics is True with {found}, but needs inputs 'orderfree' and a top_k of at least 3")
 
     @property
     def id(self) -> str:
@@ -63,6 +71,10 @@ class Case:
                 parts.append(f"{letter}{float(getattr(self, name))}")
         if self.weight_on_input:
             parts.append("weight_on_input")
+        if self.format != _DEFAULTS["format"]:
+            parts.append(self.format)
+        if self.atomics:
+            parts.append("atomics")
         return "-".join(parts)
 
     @property
@@ -141,15 +153,22 @@ def random_inputs(case: Case) -> Inputs:
     """Inputs like a real layer's: near-normal activations, all 256 weight bytes, block scales over three binades.
 
     Global scales differ per row and keep gate and up rows near 1, so that no output is made of zeros or of infinities.
+    Input scales, for w4a4 alone, differ per expert; the largest is about right for what they quantize.
     """
-
     s = case.shape
     bell = (hashed(f"{case.id}/x", case.tokens, s.hidden, 4) >> 16).sum(-1) - 2 * 0xFFFF  # standard deviation 37,837
     hidden_states = (bell.double() / 37_837).to(torch_dtype(case.dtype))
     gate_up = _random_matrix(f"{case.id}/gate_up", s.experts, 2 * s.intermediate, s.hidden)
     down = _random_matrix(f"{case.id}/down", s.experts, s.hidden, s.intermediate)
+    scales = _random_input_scales(case) if case.format == "w4a4" else ()
     weights = (hashed(f"{case.id}/weights", case.tokens, s.top_k) >> 8).float() / 2**24 + 2**-6
-    return Inputs(hidden_states, ExpertBanks(*gate_up, *down), weights, topk_ids(case))
+    return Inputs(hidden_states, ExpertBanks(*gate_up, *down, *scales), weights, topk_ids(case))
+
+
+def _random_input_scales(case: Case) -> "list[Tensor]":
+    """The two GEMMs' input scales, f32 [E]: an amax between 2 and 4 over 448 * 6."""
+    jitter = 1 + (hashed(f"{case.id}/input_scales", 2, case.shape.experts) >> 9).float() / 2**23
+    return [row.clone() for row in jitter * 2 / 2688]  # each with an aligned start of its own
 
 
 def _random_matrix(key: str, experts: int, rows: int, k: int) -> "tuple[Tensor, Tensor, Tensor]":

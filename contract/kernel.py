@@ -7,9 +7,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .banks import ExpertBanks
+    from .case import Case
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "swigluoai")
 DTYPES = ("bf16", "fp16")  # of hidden_states and of the result
+FORMATS = ("w4a16", "w4a4")  # what the GEMMs multiply: weights alone in NVFP4, or the activations as well
+ATOMIC = "_atomic"  # ends the names of rounding forms whose additions over the slots round to the dtype
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,21 @@ class Promise:
     repeatable: bool = True
     rounding: str = "w4a16"
     interpreted: bool = True
+
+    def takes(self, case: "Case") -> bool:
+        """Whether the kernel is held to `case`.
+
+        An order-free case asks for bits. They are no promise of a kernel whose additions over the slots round, in
+        whatever order, but where `case.atomics` says that none of them does.
+        """
+        options = case.dtype in self.dtypes and case.activation in self.activations
+        settled = case.inputs == "random" or case.atomics or not self.rounding.endswith(ATOMIC)
+        return case.format in self.formats and options and settled
+
+    @property
+    def orderfree_rounding(self) -> str:
+        """The form whose bits an order-free case asks for: without atomics, which give the same where it takes them."""
+        return self.rounding.removesuffix(ATOMIC)
 
 
 class Kernel(Protocol):

@@ -1,20 +1,10 @@
-"""What a W4A16 kernel may give where the order of its sums is its own: an enclosure of every output element.
+"""What a layer's output may be where the order of its sums is the kernel's own: an enclosure of every element.
 
-Rounding is monotone, so an interval can be carried through the layer: it is rounded where the kernel rounds, and
-widened only where the kernel's arithmetic is free, in the two sums over K and inside the activation.
-
-Sums. A tensor core adds b >= 4 exact products and an fp32 accumulator in one step: all are aligned to the largest
-exponent among them and cut off below 2^-23 of it, and the result is cut off to fp32 (Fasi, Higham, Mikaitis and
-Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021; the error analysis of such block additions is Blanchard,
-Higham, Lopez, Mary and Pranesh, "Mixed precision block fused multiply-add", 2020). Later cards keep more bits. With P
-the sum of the positive and N of the negative products, no product and no partial sum, in any order, exceeds
-R = max(P, N) = (sum of magnitudes + |sum|) / 2. So each of the K / b steps loses at most (b + 2) * 2^-23 * R, and
-joining K / b chains (split K, two accumulators) no more than 2^-24 * R each: with b = 4 that is 1.625 * K * 2^-23 * R.
-`_sums` takes 2 * K * 2^-23 * R, which also holds the second order (R grows with the error, below 2^-4 for K <= 2^18)
-and the float64 error of this file. A scalar fp32 loop, in any order, loses less. A subnormal activation may be aligned
-as if it had the smallest normal exponent, so R also has one product of that size.
-
-Activation. f is evaluated in fp32, by formulas that differ between kernels; `_f` says what that costs.
+Rounding is monotone, so a range can be carried through the layer: it is rounded where the kernel rounds, and widened
+only where the kernel's arithmetic is free, in the two sums over K (accumulation.py) and inside the activation
+(activation_bounds.py). It is carried twice, once with the worst that any order can do to a sum and once with what is
+likely, and the output must lie in both. The worst is narrower while K is short; for K in the hundreds and more it is
+so wide that it proves little.
 """
 
 from collections.abc import Callable
@@ -24,11 +14,15 @@ import torch
 from torch import Tensor
 
 from ..contract.banks import ExpertBanks
-from . import formats, moe
+from . import moe, quantize
+from .accumulation import MAX_K, Sums, likely_sums, worst_sums
+from .activation_bounds import enclose_f
+from .activations import Activation
+from .formats import BLOCK, decode_e2m1, decode_e4m3
+from .ranges import Range, hull
+from .rounding import Rounding, rounding_form, unrounded
 
-FP32_SMALLEST_NORMAL = 2.0**-126  # what a kernel that flushes subnormals may lose
-FP32_OVERFLOW = 2.0**128
-MAX_K = 2**18
+SumsOf = Callable[[Range, Tensor, float], Sums]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +31,15 @@ class Interval:
 
     float64 [T, H], each a value of `dtype`, the output's. NaN in both ends: the output must be NaN. An element from
     -inf to inf is open: an overflow on the way depends on the order of the sums, and even NaN is right.
+    `routes` [T, top_k, H] is what the reference's routes contribute, by the experts `topk_ids` [T, top_k].
     """
 
     lower: Tensor
     upper: Tensor
     expected: Tensor
     dtype: torch.dtype
+    routes: Tensor | None = None
+    topk_ids: Tensor | None = None
 
 
 def enclose(
@@ -55,169 +52,130 @@ def enclose(
     activation_alpha: float = 1.702,
     activation_limit: float = 7.0,
     weight_on_input: bool = False,
+    rounding: str = "w4a16",
 ) -> Interval:
-    """The enclosure of a W4A16 layer's output, for arguments as in `moe.expert_layer`.
+    """The enclosure of a layer's output in the form `rounding` of rounding.FORMS, arguments as in `moe.expert_layer`.
 
-    Raises what `moe.expert_layer` raises, and ValueError if hidden or intermediate is above 2^18.
+    An *_atomic form may add its routes in any order. Raises what `moe.expert_layer` raises, and ValueError if hidden or
+    intermediate is above 2^18.
     """
     if max(banks.hidden, banks.intermediate) > MAX_K:
         raise ValueError(
             f"hidden is {banks.hidden} and intermediate {banks.intermediate}, but both should be <= {MAX_K}"
         )
-    expected = moe.expert_layer(
-        hidden_states,
-        banks,
-        topk_weights,
-        topk_ids,
-        activation=activation,
-        activation_alpha=activation_alpha,
-        activation_limit=activation_limit,
-        weight_on_input=weight_on_input,
-        rounding="w4a16",
-    )
-    form = moe.rounding_form("w4a16", hidden_states.dtype)
-    gated = moe.Activation.of_options(activation, activation_alpha, activation_limit, form)
+    form = rounding_form(rounding, hidden_states.dtype)
+    gated = Activation.of_options(activation, activation_alpha, activation_limit, form)
+    weights = moe.Weights.of_banks(banks, form)
+    layer = (hidden_states, weights, topk_weights, topk_ids, gated, weight_on_input, form)
+    routes = moe.layer_routes(*layer)
+    worst, likely = (_enclosed_layer(*layer, sums_of) for sums_of in (worst_sums, likely_sums))
+    both = worst.within(likely)
+    return Interval(both.lower, both.upper, moe.combine(routes, form), hidden_states.dtype, routes, topk_ids)
+
+
+def _enclosed_layer(
+    hidden_states: Tensor,
+    weights: moe.Weights,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    activation: Activation,
+    weight_on_input: bool,
+    form: Rounding,
+    sums_of: SumsOf,
+) -> Range:
     tiny = torch.finfo(hidden_states.dtype).tiny
-
-    x, weights = hidden_states.double(), topk_weights.double()
-    routes = Range.point(x.new_zeros(*topk_ids.shape, x.shape[1]))
-    for expert, tokens, slots in moe.routes_by_expert(topk_ids, banks.experts):
-        rows, w = x[tokens], weights[tokens, slots]
+    x, on_route = hidden_states.double(), topk_weights.double()
+    zeros = x.new_zeros(*topk_ids.shape, x.shape[1])
+    lower, upper, spread = zeros, zeros.clone(), zeros.clone()
+    for expert, tokens, slots in moe.routes_by_expert(topk_ids, len(weights.gate_up)):
+        rows, w = x[tokens], on_route[tokens, slots]
         if weight_on_input:
-            rows, w = moe.weigh_input(rows, w, form), torch.ones_like(w)
-        gate, up = _gate_up(rows, banks, expert, tiny, form)
-        route = _down(_activate(gate, up, gated, form), banks, expert, w, tiny, form)
-        routes.lower[tokens, slots], routes.upper[tokens, slots] = route.lower, route.upper
-    total = _combine(routes, form)
-    return Interval(total.lower, total.upper, expected, hidden_states.dtype)
+            rows, w = moe.weigh_input(rows, w, form), None
+        rows = Range.point(moe.enter(rows, weights.gate_up_input_scale, form))
+        sums = sums_of(rows, weights.gate_up[expert], tiny)  # rows are certain: no spread
+        gate, up = _times(sums.range, weights.gate_up_alpha[expert], form).map(form.between).chunk()
+        h = enter(enclose_activation(gate, up, activation, form), weights.down_input_scale, form)
+        route = _down(sums_of(h, weights.down[expert], tiny), weights.down_alpha[expert], w, form)
+        lower[tokens, slots], upper[tokens, slots] = route.range.lower, route.range.upper
+        spread[tokens, slots] = route.spread
+    return _combine(Range(lower, upper), spread, form)
 
 
-@dataclass(frozen=True, eq=False)
-class Range:
-    """float64 intervals, element by element. NaN in both ends is NaN for certain; [-inf, inf] is anything, also NaN."""
-
-    lower: Tensor
-    upper: Tensor
-
-    @staticmethod
-    def point(x: Tensor) -> "Range":
-        return Range(x, x.clone())
-
-    @property
-    def certain(self) -> Tensor:
-        return (self.lower == self.upper) | self.lower.isnan()
-
-    def map(self, monotone: Callable[[Tensor], Tensor]) -> "Range":
-        return Range(monotone(self.lower), monotone(self.upper))
-
-    def chunk(self) -> "tuple[Range, Range]":
-        """The left and the right half of the columns."""
-        return tuple(map(Range, self.lower.chunk(2, dim=1), self.upper.chunk(2, dim=1)))
-
-    def __add__(self, other: "Range") -> "Range":
-        ends = [self.lower + other.lower, self.upper + other.upper]
-        return _hull(ends, certain=self._settles(other))
-
-    def __mul__(self, other: "Range") -> "Range":
-        ends = [a * b for a in (self.lower, self.upper) for b in (other.lower, other.upper)]
-        return _hull(ends, certain=self._settles(other))
-
-    def _settles(self, other: "Range") -> Tensor:
-        """Where a NaN among the ends of an operation's result is there whatever the operands are."""
-        return (self.certain & other.certain) | self.lower.isnan() | other.lower.isnan()
+def _times(x: Range, factor: Tensor, form: Rounding) -> Range:
+    return (x.map(form.fp32) * Range.point(factor)).map(form.fp32)
 
 
-def _hull(ends: list[Tensor], certain: Tensor) -> Range:
-    """The smallest range that holds all `ends`; where one is NaN and that is not `certain`, anything."""
-    stacked = torch.stack(ends)
-    anything = stacked.isnan().any(0) & ~certain
-    lower, upper = stacked.amin(0), stacked.amax(0)
-    return Range(lower.masked_fill(anything, -torch.inf), upper.masked_fill(anything, torch.inf))
-
-
-def _gate_up(x: Tensor, banks: ExpertBanks, expert: int, tiny: float, form: moe.Rounding) -> tuple[Range, Range]:
-    weight = formats.dequantize_blocks(banks.gate_up_packed[expert], banks.gate_up_scale[expert])
-    sums = _sums(Range.point(x), weight, tiny).map(form.fp32)
-    scaled = sums * Range.point(banks.gate_up_global[expert].double())
-    return scaled.map(form.fp32).map(form.narrow).chunk()
-
-
-def _activate(gate: Range, up: Range, activation: moe.Activation, form: moe.Rounding) -> Range:
+def enclose_activation(gate: Range, up: Range, activation: Activation, form: Rounding) -> Range:
+    """moe.activate of the ranges `gate` and `up`."""
     lower, upper = activation.clamp(gate.lower, up.lower), activation.clamp(gate.upper, up.upper)
     gate, up = map(Range, lower, upper)
     if activation.name == "swigluoai":
         up = up.map(lambda u: form.fp32(u + 1))
-    return (_f(gate, activation) * up).map(form.fp32).map(form.narrow)
+    return (enclose_f(gate, activation) * up).map(form.fp32).map(form.between)
 
 
-def _down(h: Range, banks: ExpertBanks, expert: int, w: Tensor, tiny: float, form: moe.Rounding) -> Range:
-    weight = formats.dequantize_blocks(banks.down_packed[expert], banks.down_scale[expert])
-    result = _sums(h, weight, tiny).map(form.fp32)
-    result = (result * Range.point(banks.down_global[expert].double())).map(form.fp32)
-    return (result * Range.point(w[:, None])).map(form.fp32).map(form.narrow)
+def enter(x: Range, input_scale: Tensor | None, form: Rounding) -> Range:
+    """moe.enter of the range `x` [R, K].
 
-
-def _combine(routes: Range, form: moe.Rounding) -> Range:
-    total = Range.point(torch.zeros_like(routes.lower[:, 0]))
-    for slot in range(routes.lower.shape[1]):
-        total = (total + Range(routes.lower[:, slot], routes.upper[:, slot])).map(form.fp32)
-    return total.map(form.narrow)
-
-
-def _sums(x: Range, weight: Tensor, tiny: float) -> Range:
-    """[R, N]: x [R, K] times `weight` [N, K], summed in fp32 in any order; the module derives the bound.
-
-    `tiny` is the smallest normal number of the activations' dtype.
+    For one block scale a value grows with x. The scale grows with the largest magnitude of the block, so it is one of
+    the few between those of the smallest and the largest that the block may have. (Not so in recipes that give a block
+    of zeros a large scale; no form has one of those.)
     """
-    width = torch.where(x.certain, 0.0, x.upper - x.lower)
-    loose = ~width.isfinite()
-    half = width.masked_fill(loose, 0) / 2
-    centre = torch.where(x.certain, x.lower, (x.lower + half).masked_fill(loose, 0))
-    magnitude = weight.abs()
-    total, spread = centre @ weight.T, half @ magnitude.T
-    products = torch.maximum(x.lower.abs(), x.upper.abs()) @ magnitude.T
+    if form.recipe is None:
+        return x
+    recipe, stored = quantize.RECIPES[form.recipe], moe.stored(input_scale, form.recipe)
+    lower, upper = (end.float().unflatten(-1, (-1, BLOCK)) for end in (x.lower, x.upper))
+    most = torch.maximum(lower.abs(), upper.abs())
+    least = torch.minimum(lower.abs(), upper.abs()).masked_fill((lower < 0) & (upper > 0), 0)
+    anything = (lower.isinf() & upper.isinf() & (lower != upper)).any(-1, keepdim=True)
+    last = recipe.block_scale(most.amax(-1), stored)
+    smallest = torch.where(anything[..., 0], torch.inf, least.amax(-1))  # one scale will do, as it is anything
+    first = recipe.block_scale(smallest, stored)
+    ends = []
+    for step in range(int((last - first).max()) + 1):
+        scale = torch.minimum(first + step, last)
+        for end in (lower, upper):
+            codes = recipe.codes(end, scale, stored)
+            ends.append(decode_e2m1(codes).double() * decode_e4m3(scale).double()[..., None])
+    anything = anything & ~lower.isnan().any(-1, keepdim=True)
+    values = hull(ends, certain=torch.ones_like(anything)).with_anything(anything)
+    return values.map(lambda end: end.flatten(-2))
 
-    reach = (products + total.abs() + spread) / 2 + tiny * magnitude.amax(1)
-    error = 2 * weight.shape[1] * 2.0**-23 * reach
-    radius = spread + torch.where(products == 0, 0.0, error + FP32_SMALLEST_NORMAL)  # all products 0: the sum is +0
-    radius = torch.where(total.isfinite(), radius, 0.0)  # inf and NaN come of certain elements, in any order
-    overflow = total.isfinite() & ~(reach + error < FP32_OVERFLOW)
-    anything = (overflow | loose.any(1, keepdim=True)) & ~total.isnan()
-    lower, upper = total - radius, total + radius
-    return Range(lower.masked_fill(anything, -torch.inf), upper.masked_fill(anything, torch.inf))
 
+def _down(sums: Sums, alpha: Tensor, w: Tensor | None, form: Rounding) -> Sums:
+    """The routes: sums * alpha * w, rounded to d.
 
-# Where f has its only minimum; it falls before and rises behind. Of silu this is -(1 + W(1/e)), W being Lambert's.
-_LOWEST_AT = {"silu": -1.2784645427610738, "gelu": -0.7517915246935646, "gelu_tanh": -0.7524614220710163}
-
-
-def _f(gate: Range, activation: moe.Activation) -> Range:
-    """f of the clamped gate, with the error of evaluating it in fp32.
-
-    x * sigmoid(z), as x / (1 + exp(-z)) or otherwise: z has a relative error of at most 2^-21 (gelu_tanh: seven
-    roundings and constants; silu none), the argument z * log2(e) of ex2 one more of 2^-23, and both count |z|-fold in
-    exp(-z) and no more in the result. ex2.approx and the division may each be 2 ulps off, two more operations half an
-    ulp: below (|z| + 2) * 2^-20 for z < 0, below 2 * 2^-20 for z > 0. Where exp overflows or a result is subnormal, the
-    sigmoid is less than 2^-126 off. x * (1 + erf(x / sqrt 2)) / 2: erf is 2 ulps off, its argument two roundings,
-    1 + erf one more: below 2^-22 of x, and the product's rounding.
+    A spread that is wide enough to stay apart leaves the rounding error, half a unit, in the range; another joins it.
     """
-    ends = [activation.f(gate.lower), activation.f(gate.upper)]
-    lowest_at = _lowest_at(activation)
-    bottom = activation.f(torch.full_like(gate.lower, lowest_at))
-    straddles = (gate.lower < lowest_at) & (gate.upper > lowest_at)
-    exact = _hull([*ends, torch.where(straddles, bottom, ends[0])], certain=gate.certain)
 
-    size = torch.maximum(exact.lower.abs(), exact.upper.abs())
-    x = torch.maximum(gate.lower.abs(), gate.upper.abs())
-    if activation.name == "gelu":
-        error = (x + size) * 2.0**-22
-    else:
-        error = size * (2 - activation.exponent(gate.lower).clamp(max=0)) * 2.0**-20 + x * FP32_SMALLEST_NORMAL
-    error = torch.where(size.isfinite(), error + FP32_SMALLEST_NORMAL, 0.0)
-    return Range(exact.lower - error, exact.upper + error)
+    def scaled(x: Range) -> Range:
+        x = _times(x, alpha, form)
+        return x if w is None else _times(x, w[:, None], form)
+
+    joined = scaled(sums.range.widened(sums.spread)).map(form.narrow)
+    d = torch.finfo(form.dtype)
+    half_unit = torch.maximum(joined.lower.abs(), joined.upper.abs()) * d.eps / 2 + d.smallest_normal * d.eps / 2
+    spread = sums.spread * (alpha.abs() if w is None else alpha.abs() * w.abs()[:, None])
+    apart = (spread > 2 * half_unit) & half_unit.isfinite()
+    inner = scaled(sums.range).widened(half_unit)
+    ends = (torch.where(apart, a, b) for a, b in ((inner.lower, joined.lower), (inner.upper, joined.upper)))
+    return Sums(Range(*ends), torch.where(apart, spread, 0.0))
 
 
-def _lowest_at(activation: moe.Activation) -> float:
-    if activation.name == "swigluoai":
-        return _LOWEST_AT["silu"] / activation.alpha
-    return _LOWEST_AT[activation.name]
+def _combine(routes: Range, spread: Tensor, form: Rounding) -> Range:
+    """The sum over the slots: ranges add up, spreads are independent of each other."""
+    total = Range.point(torch.zeros_like(spread[:, 0]))
+    add = unrounded if form.atomic else form.add
+    for slot in range(spread.shape[1]):
+        total = (total + Range(routes.lower[:, slot], routes.upper[:, slot])).map(add)
+    if form.atomic:
+        total = _in_any_order(total, torch.maximum(routes.lower.abs(), routes.upper.abs()), form)
+    return total.widened(spread.square().sum(1).sqrt()).map(form.narrow)
+
+
+def _in_any_order(total: Range, magnitudes: Tensor, form: Rounding) -> Range:
+    """`total`, where each of the slots - 1 additions rounds to d: each may lose a unit roundoff of what it adds up."""
+    growth = (1 + torch.finfo(form.dtype).eps / 2) ** (magnitudes.shape[1] - 1)
+    largest = magnitudes.sum(1) * growth
+    overflow = (largest > torch.finfo(form.dtype).max) & ~total.lower.isnan()
+    return total.widened(largest - magnitudes.sum(1)).with_anything(overflow)

@@ -1,108 +1,57 @@
-"""One expert layer, stage by stage: gate_up, activate, down, combine.
+"""One expert layer, stage by stage: enter, gate_up, activate, down, combine; rounding.py says where each rounds.
 
-Every stage takes and returns float64 tensors. Without rounding they hold the layer's true value (to float64 accuracy).
-With rounding "w4a16" they hold fp32 and d values, d being the dtype of the activations, rounded to nearest even:
-
-    input     only with weight on input: (x * w) in fp32, -> d
-    gate_up   sum in fp32, * global in fp32, -> d
-    activate  f(gate) in fp32, * up in fp32, -> d
-    down      ((sum in fp32) * global in fp32) * w in fp32, -> d per route (no * w with weight on input)
-    combine   sum over the slots in slot order in fp32, starting at +0, -> d
+Every stage takes and returns float64 tensors, so that a test can hand a kernel's own intermediate to the next one.
+Without rounding they hold the layer's true value (to float64 accuracy), with rounding the fp32, d or NVFP4 values of
+the form, d being the dtype of hidden_states.
 
 "Sum in fp32" stands for the exact sum rounded once. It is formed in float64, which holds it exactly for order-free
 inputs; for others it may be off by K * 2^-53 of the sum of magnitudes before the rounding.
+
+W4A4 scales are static: each GEMM's input has one global scale for the layer, the largest of its experts' input scales.
+A stage multiplies its sums by alpha = input scale * weight global; without quantization alpha is the weight global.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..contract.banks import ExpertBanks
-from ..contract.kernel import ACTIVATIONS
-from . import formats
-
-ROUNDINGS = (None, "w4a16")
-
-
-@dataclass(frozen=True)
-class Rounding:
-    """Where a layer rounds: `fp32` after every operation, `narrow` (fp32 values -> d) behind every stage."""
-
-    fp32: Callable[[Tensor], Tensor]
-    narrow: Callable[[Tensor], Tensor]
+from . import formats, quantize
+from .activations import Activation
+from .rounding import Rounding, rounding_form
 
 
-def rounding_form(name: str | None, dtype: torch.dtype) -> Rounding:
-    """The rounding named `name` for activations of `dtype`; None rounds nowhere.
+def weigh_input(x: Tensor, route_weight: Tensor, rounding: Rounding) -> Tensor:
+    """x * w for the rows `x` [R, H] and their weights [R]."""
+    return rounding.narrow(rounding.fp32(x * route_weight[:, None]))
 
-    Raises ValueError for an unknown name, TypeError if `dtype` is not bf16 or fp16 and the form rounds.
+
+def enter(x: Tensor, input_scale: Tensor | None, rounding: Rounding) -> Tensor:
+    """What a GEMM multiplies in place of the rows `x` [R, K]: their NVFP4 values, which lack `input_scale`, or `x`.
+
+    The values are e2m1 * block scale; a block whose scale is NaN is NaN. K is a multiple of 16. Quantizers read fp32,
+    so that x is rounded to it first where it is not fp32 already.
     """
-    if name not in ROUNDINGS:
-        raise ValueError(f"rounding is {name!r}, but should be one of {', '.join(map(repr, ROUNDINGS))}")
-    if name is None:
-        return Rounding(fp32=lambda t: t, narrow=lambda t: t)
-    if dtype not in (torch.bfloat16, torch.float16):
-        raise TypeError(f"hidden_states is {dtype}, but should be bfloat16 or float16 with rounding {name!r}")
-    return Rounding(fp32=to_fp32, narrow=lambda t: t.float().to(dtype).double())
+    if rounding.recipe is None:
+        return x
+    global_scale = stored(input_scale, rounding.recipe)
+    return formats.dequantize_blocks(*quantize.quantize(x.float(), global_scale, rounding.recipe))
 
 
-def to_fp32(x: Tensor) -> Tensor:
-    """Float64 `x` rounded to the nearest fp32, as float64."""
-    return x.float().double()
+def stored(input_scale: Tensor, recipe: str) -> Tensor:
+    """The fp32 multiplier `input_scale` in the form in which `recipe`'s producer stores a global scale."""
+    if recipe in ("modelopt", "torchao"):
+        return input_scale
+    if recipe == "transformer_engine":  # the amax
+        return input_scale * 2688
+    return 1 / input_scale
 
 
-@dataclass(frozen=True)
-class Activation:
-    """A gated activation, f(gate) * up. `alpha` and `limit` serve swigluoai alone.
-
-    Raises ValueError for an unknown name, or if `alpha` or `limit` is not above 0.
-    """
-
-    name: str
-    alpha: float = 1.702
-    limit: float = 7.0
-
-    def __post_init__(self) -> None:
-        if self.name not in ACTIVATIONS:
-            raise ValueError(f"activation is {self.name!r}, but should be one of {', '.join(ACTIVATIONS)}")
-        for name in ("alpha", "limit"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"activation_{name} is {getattr(self, name)}, but should be above 0")
-
-    @classmethod
-    def of_options(cls, name: str, alpha: float, limit: float, rounding: Rounding) -> "Activation":
-        """The activation as a kernel gets it: `alpha` and `limit` are fp32 numbers where `rounding` rounds."""
-        return cls(name, *rounding.fp32(torch.tensor([alpha, limit], dtype=torch.float64)).tolist())
-
-    def clamp(self, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-        """What f and the product see: swigluoai clamps gate from above only, up from both sides; a NaN stays."""
-        if self.name != "swigluoai":
-            return gate, up
-        return gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
-
-    def f(self, gate: Tensor) -> Tensor:
-        """f of the clamped `gate`, in float64; from about -1024 down it is -0.0, as x / (1 + inf) is.
-
-        silu and swigluoai: x * sigmoid(alpha * x), alpha = 1 for silu (swigluoai as published with gpt-oss). gelu:
-        x * erfc(-x / sqrt 2) / 2. gelu_tanh (Hendrycks and Gimpel, arXiv:1606.08415): x / 2 * (1 + tanh(y)), which is
-        x * sigmoid(2 y), y = sqrt(2 / pi) * (x + 0.044715 x^3).
-        """
-        if self.name == "gelu":
-            return gate * (0.5 * torch.special.erfc(-gate * 0.5**0.5))
-        return gate / (1 + torch.exp(-self.exponent(gate)))
-
-    def exponent(self, gate: Tensor) -> Tensor:
-        """z in f(gate) = gate * sigmoid(z), for every activation but gelu."""
-        if self.name == "gelu_tanh":
-            return 2 * (2 / torch.pi) ** 0.5 * (gate + 0.044715 * gate**3)
-        return gate * self.alpha if self.name == "swigluoai" else gate
-
-
-def gate_up(x: Tensor, weight: Tensor, global_scale: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor]:
-    """gate and up [R, I] of the rows `x` [R, H]; `weight` [2I, H] lacks its `global_scale` [2I]."""
-    result = rounding.narrow(rounding.fp32(rounding.fp32(_sums(x, weight)) * global_scale))
+def gate_up(x: Tensor, weight: Tensor, alpha: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor]:
+    """gate and up [R, I] of the entered rows `x` [R, H]; `weight` [2I, H] lacks its `alpha` [2I]."""
+    result = rounding.between(rounding.fp32(rounding.fp32(_sums(x, weight)) * alpha))
     return result.chunk(2, dim=1)
 
 
@@ -111,15 +60,15 @@ def activate(gate: Tensor, up: Tensor, activation: Activation, rounding: Roundin
     gate, up = activation.clamp(gate, up)
     if activation.name == "swigluoai":
         up = rounding.fp32(up + 1)
-    return rounding.narrow(rounding.fp32(rounding.fp32(activation.f(gate)) * up))
+    return rounding.between(rounding.fp32(rounding.fp32(activation.f(gate)) * up))
 
 
-def down(h: Tensor, weight: Tensor, global_scale: Tensor, route_weight: Tensor | None, rounding: Rounding) -> Tensor:
-    """What each route adds, [R, H], from `h` [R, I]; `weight` [H, I] lacks its `global_scale` [H].
+def down(h: Tensor, weight: Tensor, alpha: Tensor, route_weight: Tensor | None, rounding: Rounding) -> Tensor:
+    """What each route adds, [R, H], from the entered `h` [R, I]; `weight` [H, I] lacks its `alpha` [H].
 
     `route_weight` [R] is None where it was on the input.
     """
-    result = rounding.fp32(rounding.fp32(_sums(h, weight)) * global_scale)
+    result = rounding.fp32(rounding.fp32(_sums(h, weight)) * alpha)
     if route_weight is not None:
         result = rounding.fp32(result * route_weight[:, None])
     return rounding.narrow(result)
@@ -129,13 +78,8 @@ def combine(routes: Tensor, rounding: Rounding) -> Tensor:
     """[T, H]: the sum of `routes` [T, top_k, H] over the slots, in slot order."""
     total = torch.zeros_like(routes[:, 0])
     for slot in range(routes.shape[1]):
-        total = rounding.fp32(total + routes[:, slot])
+        total = rounding.add(total + routes[:, slot])
     return rounding.narrow(total)
-
-
-def weigh_input(x: Tensor, route_weight: Tensor, rounding: Rounding) -> Tensor:
-    """x * w for the rows `x` [R, H] and their weights [R]."""
-    return rounding.narrow(rounding.fp32(x * route_weight[:, None]))
 
 
 def routes_by_expert(topk_ids: Tensor, experts: int) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -146,13 +90,54 @@ def routes_by_expert(topk_ids: Tensor, experts: int) -> Iterator[tuple[int, Tens
             yield expert, tokens, slots
 
 
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """One layer's weights as the stages take them.
+
+    `gate_up` [E, 2I, H] and `down` [E, H, I] lack their alphas, [E, 2I] and [E, H]; all are float64. The input scales
+    are those of the two GEMMs, 0-dim float32, None where nothing is quantized.
+    """
+
+    gate_up: Tensor
+    gate_up_alpha: Tensor
+    gate_up_input_scale: Tensor | None
+    down: Tensor
+    down_alpha: Tensor
+    down_input_scale: Tensor | None
+
+    @classmethod
+    def of_banks(cls, banks: ExpertBanks, rounding: Rounding) -> "Weights":
+        """Raises ValueError if `rounding` quantizes and the banks carry no input scales."""
+        return cls(
+            formats.dequantize_blocks(banks.gate_up_packed, banks.gate_up_scale),
+            *_alpha("gate_up", banks.gate_up_global, banks.gate_up_input_scale, rounding),
+            formats.dequantize_blocks(banks.down_packed, banks.down_scale),
+            *_alpha("down", banks.down_global, banks.down_input_scale, rounding),
+        )
+
+
+def _alpha(
+    name: str, global_scale: Tensor, input_scale: Tensor | None, rounding: Rounding
+) -> tuple[Tensor, Tensor | None]:
+    """(alpha, the layer's input scale) of the GEMM `name`, from its `global_scale` [E, N] and `input_scale` [E]."""
+    if rounding.recipe is None:
+        return global_scale.double(), None
+    if input_scale is None:
+        raise ValueError(f"{name}_input_scale is None, but should be given: W4A4 quantizes with it")
+    largest = input_scale.max()
+    if not (input_scale > 0).all() or not largest.isfinite():
+        raise ValueError(f"{name}_input_scale holds {input_scale.tolist()}, but should be finite and above 0")
+    return rounding.fp32(largest.double() * global_scale.double()), largest
+
+
 def expert_layer(
     hidden_states: Tensor, banks: ExpertBanks, topk_weights: Tensor, topk_ids: Tensor, **options
 ) -> Tensor:
     """`dense_layer` on the decoded `banks`, with the same options: the layer's output as float64 [T, H]."""
+    names = ("gate_up_global", "down_global", "gate_up_input_scale", "down_input_scale")
+    scales = {name: getattr(banks, name) for name in names}
     gate_up_blocks = formats.dequantize_blocks(banks.gate_up_packed, banks.gate_up_scale)
     down_blocks = formats.dequantize_blocks(banks.down_packed, banks.down_scale)
-    scales = {"gate_up_global": banks.gate_up_global, "down_global": banks.down_global}
     return dense_layer(hidden_states, gate_up_blocks, down_blocks, topk_weights, topk_ids, **scales, **options)
 
 
@@ -165,43 +150,74 @@ def dense_layer(
     *,
     gate_up_global: Tensor | None = None,
     down_global: Tensor | None = None,
+    gate_up_input_scale: Tensor | None = None,
+    down_input_scale: Tensor | None = None,
     activation: str = "silu",
     activation_alpha: float = 1.702,
     activation_limit: float = 7.0,
     weight_on_input: bool = False,
-    input_quantization: None = None,
+    input_quantization: str | None = None,
     rounding: str | None = None,
 ) -> Tensor:
     """The output of one expert layer as float64 [T, H], from weights `gate_up_f64` [E, 2I, H] and `down_f64` [E, H, I].
 
     `hidden_states` [T, H] are floats (bf16 or fp16 if `rounding`), `topk_weights` f32 and `topk_ids` integers
     [T, top_k]. The globals, f32 [E, 2I] and [E, H], multiply the rows of the weights behind the sum; None stands for 1.
-    `rounding`: None or "w4a16", see the module; with it alpha and limit are rounded to fp32, as a kernel gets them.
+    `rounding`: None or one of rounding.FORMS; with it alpha and limit are rounded to fp32, as a kernel gets them.
+    `input_quantization`: the recipe of quantize.RECIPES by which what enters the GEMMs becomes NVFP4, with the static
+    input scales, f32 [E]; None stands for the form's own: none, and "vllm" where the form is one of W4A4.
     A route whose id is no expert contributes exact zeros. A NaN stays in its token's row.
 
-    Raises TypeError for a wrong dtype; ValueError for a wrong shape, an unknown `activation` or `rounding`, and for
-    any `input_quantization`: W4A4 does not exist yet.
+    Raises TypeError for a wrong dtype; ValueError for a wrong shape, an unknown `activation`, `rounding` or
+    `input_quantization`, and for input scales that are missing where they are needed, or not finite and above 0.
     """
-    if input_quantization is not None:
-        raise ValueError(f"input_quantization is {input_quantization!r}, but should be None: W4A4 does not exist yet")
     if gate_up_global is None:
         gate_up_global = torch.ones(gate_up_f64.shape[:2], device=gate_up_f64.device)
     if down_global is None:
         down_global = torch.ones(down_f64.shape[:2], device=down_f64.device)
-    _check(hidden_states, gate_up_f64, down_f64, topk_weights, topk_ids, gate_up_global, down_global)
-    form = rounding_form(rounding, hidden_states.dtype)
+    _check(
+        hidden_states=hidden_states,
+        gate_up_f64=gate_up_f64,
+        down_f64=down_f64,
+        topk_weights=topk_weights,
+        topk_ids=topk_ids,
+        gate_up_global=gate_up_global,
+        down_global=down_global,
+        gate_up_input_scale=gate_up_input_scale,
+        down_input_scale=down_input_scale,
+    )
+    form = rounding_form(rounding, hidden_states.dtype, input_quantization)
+    weights = Weights(
+        gate_up_f64,
+        *_alpha("gate_up", gate_up_global, gate_up_input_scale, form),
+        down_f64,
+        *_alpha("down", down_global, down_input_scale, form),
+    )
     gated = Activation.of_options(activation, activation_alpha, activation_limit, form)
+    return combine(layer_routes(hidden_states, weights, topk_weights, topk_ids, gated, weight_on_input, form), form)
 
-    x, weights = hidden_states.double(), topk_weights.double()
+
+def layer_routes(
+    hidden_states: Tensor,
+    weights: Weights,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    activation: Activation,
+    weight_on_input: bool,
+    rounding: Rounding,
+) -> Tensor:
+    """What every route contributes, float64 [T, top_k, H]; zeros where its id is no expert."""
+    x, on_route = hidden_states.double(), topk_weights.double()
     routes = x.new_zeros(*topk_ids.shape, x.shape[1])
-    for expert, tokens, slots in routes_by_expert(topk_ids, len(gate_up_f64)):
-        rows, w = x[tokens], weights[tokens, slots]
+    for expert, tokens, slots in routes_by_expert(topk_ids, len(weights.gate_up)):
+        rows, w = x[tokens], on_route[tokens, slots]
         if weight_on_input:
-            rows, w = weigh_input(rows, w, form), None
-        gate, up = gate_up(rows, gate_up_f64[expert], gate_up_global[expert].double(), form)
-        h = activate(gate, up, gated, form)
-        routes[tokens, slots] = down(h, down_f64[expert], down_global[expert].double(), w, form)
-    return combine(routes, form)
+            rows, w = weigh_input(rows, w, rounding), None
+        rows = enter(rows, weights.gate_up_input_scale, rounding)
+        gate, up = gate_up(rows, weights.gate_up[expert], weights.gate_up_alpha[expert], rounding)
+        h = enter(activate(gate, up, activation, rounding), weights.down_input_scale, rounding)
+        routes[tokens, slots] = down(h, weights.down[expert], weights.down_alpha[expert], w, rounding)
+    return routes
 
 
 def _sums(x: Tensor, weight: Tensor) -> Tensor:
@@ -210,7 +226,7 @@ def _sums(x: Tensor, weight: Tensor) -> Tensor:
 
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
-# Each argument's dtypes and dimensions, in the order of _check.
+# Each argument's dtypes and dimensions, in the order in which they are checked.
 _ARGUMENTS = {
     "hidden_states": (_FLOATS, ("tokens", "hidden")),
     "gate_up_f64": ((torch.float64,), ("experts", "2 * intermediate", "hidden")),
@@ -219,13 +235,17 @@ _ARGUMENTS = {
     "topk_ids": ((torch.int32, torch.int64), ("tokens", "top_k")),
     "gate_up_global": ((torch.float32,), ("experts", "2 * intermediate")),
     "down_global": ((torch.float32,), ("experts", "hidden")),
+    "gate_up_input_scale": ((torch.float32,), ("experts",)),
+    "down_input_scale": ((torch.float32,), ("experts",)),
 }
 
 
-def _check(*arguments: Tensor) -> None:
-    """Raises TypeError or ValueError for the first argument that does not fit the ones before it."""
+def _check(**arguments: Tensor | None) -> None:
+    """Raises TypeError or ValueError for the first of _ARGUMENTS that does not fit the ones before it."""
     sizes = {}
-    for (name, (dtypes, dimensions)), tensor in zip(_ARGUMENTS.items(), arguments, strict=True):
+    for name, (dtypes, dimensions) in _ARGUMENTS.items():
+        if (tensor := arguments[name]) is None:
+            continue
         shape, layout = list(tensor.shape), f"[{', '.join(dimensions)}]"
         if tensor.dtype not in dtypes:
             raise TypeError(f"{name} is {tensor.dtype}, but should be {' or '.join(map(str, dtypes))}")

@@ -62,6 +62,12 @@ def test_input_scales_are_optional():
     assert banks.to("cpu").down_input_scale is None
 
 
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_one_input_scale_without_the_other(name):
+    with pytest.raises(ValueError, match=f"^{name} is None, but should be given: the other input scale is$"):
+        ExpertBanks(**tensors(**{name: None}))
+
+
 def test_to_moves_every_tensor():
     moved = ExpertBanks(**tensors()).to("meta")
     assert {getattr(moved, name).device.type for name in SHAPES} == {"meta"}

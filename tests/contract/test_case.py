@@ -26,6 +26,7 @@ def test_id():
     assert replace(BASE, activation_alpha=1.5, activation_limit=8.0, weight_on_input=True).id == (
         "orderfree-e8k3h48i80-t40-random-silu-bf16-alpha1.5-limit8.0-weight_on_input"
     )
+    assert replace(BASE, format="w4a4", atomics=True).id == "orderfree-e8k3h48i80-t40-random-silu-bf16-w4a4-atomics"
 
 
 def test_ids_differ_if_any_field_does():
@@ -34,6 +35,7 @@ def test_ids_differ_if_any_field_does():
         {"shape": LayerShape(*sizes)} for sizes in ((7, 3, 48, 80), (8, 2, 48, 80), (8, 3, 64, 80), (8, 3, 48, 96))
     ]
     changes += [{"tokens": 0}, {"tokens": 41}, {"inputs": "random"}, {"dtype": "fp16"}, {"weight_on_input": True}]
+    changes += [{"format": "w4a4"}, {"atomics": True}, {"format": "w4a4", "atomics": True}]
     changes += [{"routing": routing} for routing in ROUTINGS if routing != BASE.routing]
     changes += [{"activation": name} for name in ("gelu", "gelu_tanh", "swigluoai")]
     changes += [{"activation_alpha": value} for value in (1.0, 1.7, 1.7020001, 1.7020002)]
@@ -43,7 +45,7 @@ def test_ids_differ_if_any_field_does():
     assert {replace(BASE, tier=tier).id for tier in TIERS} == {BASE.id}
 
 
-@pytest.mark.parametrize("name", ("routing", "inputs", "dtype", "activation", "tier"))
+@pytest.mark.parametrize("name", ("routing", "inputs", "dtype", "activation", "format", "tier"))
 def test_unknown_names(name):
     with pytest.raises(ValueError, match=f"^{name} is 'other', but should be one of "):
         replace(BASE, **{name: "other"})
@@ -57,6 +59,18 @@ def test_negative_tokens():
 def test_twice_needs_two_slots():
     with pytest.raises(ValueError, match=r"^routing is 'twice', but needs a top_k of at least 2"):
         Case(LayerShape(8, 1, 48, 80), 40, "twice")
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"shape": LayerShape(8, 2, 48, 80)}, "inputs 'orderfree' and a top_k of 2"),
+        ({"inputs": "random"}, "inputs 'random' and a top_k of 3"),
+    ],
+)
+def test_atomics_need_three_slots_and_orderfree_inputs(change, found):
+    with pytest.raises(ValueError, match=f"^atomics is True with {found}, but needs inputs 'orderfree' and a top_k of"):
+        replace(BASE, atomics=True, **change)
 
 
 def test_options_are_those_of_a_kernel():
@@ -181,3 +195,16 @@ def test_random_inputs_are_like_a_layers(dtype):
     assert banks.gate_up_scale.view(torch.uint8).unique().tolist() == list(range(0x30, 0x48))
     assert len(banks.gate_up_global.unique()) == banks.gate_up_global.numel()
     assert inputs.topk_weights.min() >= 2**-6 and inputs.topk_weights.max() < 1 + 2**-6
+
+
+def test_random_inputs_have_input_scales_in_w4a4_alone():
+    """They never change; they differ from expert to expert, and the values they scale to 448 * 6 are plausible."""
+    plain, inputs = random_inputs(RANDOM), random_inputs(replace(RANDOM, format="w4a4"))
+    assert plain.banks.gate_up_input_scale is None and plain.banks.down_input_scale is None
+    scales = [inputs.banks.gate_up_input_scale, inputs.banks.down_input_scale]
+    for scale in scales:
+        assert scale.shape == (8,) and len(scale.unique()) == 8
+        assert (scale * 2688 >= 2).all() and (scale * 2688 < 4).all()
+    assert not torch.equal(*scales)
+    digest = hashlib.sha256(b"".join(scale.numpy().tobytes() for scale in scales)).hexdigest()
+    assert digest == "0120c7b6d1ea1182d572158ffb17b0653c523c6469325ffe8e88490aef929527"
