@@ -7,8 +7,8 @@ Most cases are tiny, because Triton's interpreter runs them too: a program is on
 from ..contract.case import Case
 from ..contract.shapes import LayerShape as Shape  # experts, top_k, hidden, intermediate
 
-# Sums are exact in any order, so every engine must give the same bits.
-ORDERFREE: tuple[Case, ...] = (
+# Of W4A16. Sums are exact in any order, so every engine must give the same bits; so must they in the next two tables.
+W4A16: tuple[Case, ...] = (
     # Ragged K (a step is 64) and N (a tile is 64 rows, gate_up has 2I), on either side of a step and of a tile.
     Case(Shape(4, 2, 48, 80), 5),
     Case(Shape(4, 2, 48, 80), 5, dtype="fp16"),
@@ -64,6 +64,53 @@ ORDERFREE: tuple[Case, ...] = (
     Case(Shape(4, 3, 1024, 640), 33, dtype="fp16", tier="all"),
 )
 
+# Activations are quantized, with static input scales.
+W4A4: tuple[Case, ...] = (
+    # Ragged K and N.
+    Case(Shape(4, 2, 48, 80), 5, format="w4a4"),
+    Case(Shape(4, 2, 48, 80), 5, format="w4a4", dtype="fp16"),
+    Case(Shape(4, 2, 80, 48), 6, format="w4a4", dtype="fp16"),
+    Case(Shape(4, 2, 272, 80), 4, format="w4a4"),
+    Case(Shape(4, 2, 80, 272), 4, format="w4a4", dtype="fp16"),
+    Case(Shape(3, 3, 128, 32), 4, format="w4a4"),
+    # Routings, among them one token, one expert, and more slots than experts.
+    Case(Shape(4, 2, 48, 80), 1, format="w4a4"),
+    Case(Shape(1, 2, 48, 48), 4, format="w4a4", dtype="fp16"),
+    Case(Shape(4, 2, 48, 80), 17, "hot", format="w4a4"),
+    Case(Shape(16, 2, 48, 48), 6, "few", format="w4a4", dtype="fp16"),
+    Case(Shape(4, 3, 48, 80), 5, "twice", format="w4a4"),
+    Case(Shape(4, 4, 80, 48), 6, "dropped", format="w4a4", dtype="fp16"),
+    Case(Shape(16, 8, 48, 48), 3, format="w4a4"),
+    # Activations.
+    Case(Shape(4, 2, 48, 80), 5, format="w4a4", activation="gelu"),
+    Case(Shape(4, 2, 48, 80), 5, format="w4a4", activation="gelu_tanh", dtype="fp16"),
+    Case(Shape(4, 2, 48, 80), 5, format="w4a4", activation="swigluoai", activation_limit=64.0),
+    Case(Shape(4, 2, 80, 48), 5, format="w4a4", activation="swigluoai", activation_limit=2048.0, dtype="fp16"),
+    # Weight on the input.
+    Case(Shape(4, 2, 48, 80), 5, format="w4a4", weight_on_input=True),
+    Case(Shape(4, 3, 80, 48), 5, "twice", format="w4a4", activation="gelu", weight_on_input=True, dtype="fp16"),
+    # Many tokens; several K steps, row tiles and token blocks at once.
+    Case(Shape(1, 1, 48, 32), 129, format="w4a4"),
+    Case(Shape(8, 4, 272, 80), 33, format="w4a4", tier="ci"),
+    Case(Shape(2, 2, 1024, 640), 17, format="w4a4", dtype="fp16", tier="all"),
+)
+
+# The sum over top_k is exact also where every addition rounds to the dtype, as atomics do.
+ATOMICS: tuple[Case, ...] = (
+    Case(Shape(4, 3, 48, 80), 5, atomics=True),
+    Case(Shape(4, 3, 48, 80), 5, atomics=True, dtype="fp16"),
+    Case(Shape(16, 8, 48, 48), 3, atomics=True),
+    Case(Shape(4, 4, 80, 48), 6, "dropped", atomics=True, activation="gelu", dtype="fp16"),
+    Case(Shape(4, 3, 48, 80), 5, atomics=True, activation="swigluoai", activation_limit=64.0),
+    Case(Shape(4, 3, 80, 272), 17, "hot", atomics=True, activation="gelu_tanh", weight_on_input=True),
+    Case(Shape(4, 3, 48, 80), 5, format="w4a4", atomics=True),
+    Case(Shape(4, 3, 48, 80), 5, "twice", format="w4a4", atomics=True, dtype="fp16"),
+    Case(Shape(16, 8, 48, 48), 3, format="w4a4", atomics=True, activation="gelu", dtype="fp16"),
+    Case(Shape(4, 3, 80, 48), 17, "hot", format="w4a4", atomics=True, activation="gelu_tanh", weight_on_input=True),
+)
+
+ORDERFREE: tuple[Case, ...] = W4A16 + W4A4 + ATOMICS
+
 # Like a real layer; judged against the float64 truth within a bound.
 RANDOM: tuple[Case, ...] = (
     Case(Shape(4, 2, 48, 80), 5, inputs="random"),
@@ -75,6 +122,11 @@ RANDOM: tuple[Case, ...] = (
     Case(Shape(16, 8, 48, 48), 3, inputs="random", activation="swigluoai"),
     Case(Shape(4, 2, 48, 80), 5, inputs="random", activation="swigluoai", weight_on_input=True, dtype="fp16"),
     Case(Shape(1, 1, 80, 48), 65, inputs="random", weight_on_input=True),
+    Case(Shape(4, 2, 48, 80), 5, inputs="random", format="w4a4"),
+    Case(Shape(4, 2, 80, 272), 4, "twice", inputs="random", format="w4a4", dtype="fp16"),
+    Case(Shape(16, 8, 48, 48), 3, "dropped", inputs="random", format="w4a4", activation="swigluoai"),
+    Case(Shape(4, 2, 272, 80), 17, "hot", inputs="random", format="w4a4", activation="gelu", dtype="fp16"),
+    Case(Shape(1, 1, 80, 48), 65, inputs="random", format="w4a4", activation="gelu_tanh", weight_on_input=True),
 )
 
 ALL: tuple[Case, ...] = ORDERFREE + RANDOM

@@ -53,22 +53,22 @@ def digest(tensor: "Tensor") -> str:
     return hashlib.sha256(header.encode() + elements.tobytes()).hexdigest()
 
 
-def rounding_forms() -> list[str]:
-    """The rounding forms that the registered kernels promise."""
+def forms_of(case: Case) -> list[str]:
+    """The rounding forms in which `case` has a digest: its format's own, and those of the kernels that take it."""
     from ..kernels.registry import KERNELS
 
-    return sorted({kernel.promise.rounding for kernel in KERNELS.values()})
+    promises = [kernel.promise for kernel in KERNELS.values()]
+    return sorted({case.format} | {promise.orderfree_rounding for promise in promises if promise.takes(case)})
 
 
 def kernels_for(engine: str, case: Case, rounding: str) -> list[Kernel]:
-    """The registered kernels that promise `case` in that `rounding` form on `engine` ("interpreter", "sm_90")."""
+    """The registered kernels that are held to `case` in that `rounding` form on `engine` ("interpreter", "sm_90")."""
     from ..kernels.registry import KERNELS
 
     def promised(promise: Promise) -> bool:
         on_gpu = promise.capabilities is None or engine in map(arch_name, promise.capabilities)
         runs_there = promise.interpreted if engine == "interpreter" else on_gpu
-        options = case.dtype in promise.dtypes and case.activation in promise.activations
-        return promise.rounding == rounding and runs_there and options
+        return promise.takes(case) and promise.orderfree_rounding == rounding and runs_there
 
     return [kernel for kernel in KERNELS.values() if promised(kernel.promise)]
 
@@ -79,7 +79,7 @@ def due(engine: str, cases: tuple[Case, ...]) -> list[tuple[Case, str]]:
     The reference: all. Others: those that some kernel promises there; the interpreter leaves out the tier "all", whose
     cases would take it minutes each.
     """
-    pairs = [(case, rounding) for case in cases for rounding in rounding_forms()]
+    pairs = [(case, rounding) for case in cases for rounding in forms_of(case)]
     if engine == "reference":
         return pairs
     if engine == "interpreter":
@@ -110,8 +110,9 @@ def outcome(engine: str, case: Case, rounding: str) -> Outcome:
 
 
 def _judged_digest(engine: str, case: Case, rounding: str) -> str:
+    from ..reference.draws.layer import draw
     from ..reference.judge import bitwise
-    from ..reference.orderfree import draw, prove
+    from ..reference.orderfree import prove
 
     inputs = draw(case)
     prove(inputs, case)

@@ -1,218 +1,217 @@
-"""Inputs whose layer output is the same in any order of summation, and the proof that given inputs are of that kind.
+"""The proof that inputs have one right output in bits, whatever the order of summation and the formula of f.
 
 A sum of multiples of a grid g is exact in fp32, in every partial sum and every order, while the magnitudes add up to
-less than 2^24 g; `prove` asks for 2^22 g, because matrix units may align their addends a little less finely. It follows
-the W4A16 rounding points of reference.moe and checks each sum there. What is no sum (global scales, routing weights,
-f(gate) * up) rounds in one known place, and is only asked to stay inside the range of its format; gates must lie where
-every formula of the activation gives exactly 0 or the gate itself.
+less than 2^24 g. The proof asks for less, because matrix units may align their addends less finely: 2^22 g for the sums
+of W4A16, 2^20 g for those of W4A4, which native FP4 instructions form. Additions in d, as atomics make them, are exact
+below 2^8 g (bf16) or 2^11 g (fp16), the significant bits of d. In a GEMM's sum, g is the largest power of two that
+divides every product.
 
-The recipe of `draw`, which has to make two sums fit that follow each other:
-- A token has four nonzero values, +-1 or +-2, so that its products with weights of all codes and scales fit easily.
-- Gate rows are coarse: 0 and +-1 times one scale. A gate is a small multiple of 4096, and f makes it itself or 0.
-- So few gates are open that the products of the down rows, again of all codes and scales, fit as well. The last block
-  of both sums is always in use, so that a lost tail shows.
-- Block scales of one row differ in their mantissas; each row has its own exponent, which its global takes back.
-- Down globals and routing weights have as many mantissa bits as the sum over top_k can bear: it is the only sum whose
-  terms were rounded to d before. fp16 bears all of them, because all its numbers are multiples of 2^-24.
+What is no sum rounds in one known place (scales, routing weights, f(gate) * up), element by element, and is only asked
+to stay inside the range of its format. So is quantization, whose block scales must neither saturate nor underflow,
+because that would hide faults. Gates must lie where every formula of f gives exactly 0 or the gate itself.
+
+`prove` follows the rounding points of the case's format, see rounding.py; draw.py draws inputs that pass.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..contract.banks import ExpertBanks
-from ..contract.case import Case, Inputs, hashed, topk_ids, torch_dtype
+from ..contract.case import Case, Inputs
 from . import formats, moe
+from .activations import Activation
+from .rounding import Rounding, rounding_form
 
-LIMIT = 2.0**22  # of a sum's magnitudes, in units of its grid
+# Of a sum's magnitudes, in units of its grid.
+GEMM_LIMITS = {"w4a16": 2.0**22, "w4a4": 2.0**20}
+FP32_LIMIT = 2.0**22
+ATOMIC_LIMITS = {torch.bfloat16: 2.0**8, torch.float16: 2.0**11}
+
 FP32_NORMAL = 2.0**-126  # below it a GPU may flush to zero
-
-NONZEROS = 4  # values of a token
-OPEN_GATES = 6  # of a route, about, outside the last block
-GATE_STEP = 4096.0  # a routing weight of 1/4 on the input still leaves -1024, where f is 0
-MANTISSA_BITS = (23, 3, 2, 1)  # tried in this order
+INPUT_SCALES = (2.0**-100, 2.0**100)  # far enough inside fp32 for all that a quantizer computes on its way
 
 
 class OrderDependent(ValueError):
-    """The inputs do not pass `prove`: some result may depend on the order of summation or on the formula."""
-
-
-def draw(case: Case) -> Inputs:
-    """The order-free inputs of `case`, every number from `hashed`; they pass `prove`.
-
-    Raises OrderDependent where the recipe does not fit: swigluoai needs alpha * limit >= 40, and in fp16
-    limit * (limit + 1) below 65504; a large bf16 layer with many slots has a sum over top_k that spreads too far.
-    """
-    for bits in MANTISSA_BITS:
-        inputs = _draw(case, bits)
-        try:
-            prove(inputs, case)
-        except OrderDependent as error:
-            reason = error
-        else:
-            return inputs
-    raise reason
-
-
-def prove(inputs: Inputs, case: Case) -> None:
-    """Passes if the output of `inputs` under `case`'s options has one right answer in bits; see the module.
-
-    Raises OrderDependent with the first condition that fails: stage, place and numbers.
-    """
-    dtype = inputs.hidden_states.dtype
-    form = moe.rounding_form("w4a16", dtype)
-    banks = inputs.banks
-    gate_up = formats.dequantize_blocks(banks.gate_up_packed, banks.gate_up_scale)
-    down = formats.dequantize_blocks(banks.down_packed, banks.down_scale)
-    gate_up_global, down_global = banks.gate_up_global.double(), banks.down_global.double()
-    x, weights = inputs.hidden_states.double(), inputs.topk_weights.double()
-    routes = x.new_zeros(*inputs.topk_ids.shape, banks.hidden)
-    for expert, tokens, slots in moe.routes_by_expert(inputs.topk_ids, banks.experts):
-        named = zip(tokens.tolist(), slots.tolist(), strict=True)
-        check = _Checks(dtype, [f"expert {expert}, token {token}, slot {slot}" for token, slot in named])
-        rows, w = x[tokens], weights[tokens, slots]
-        if case.weight_on_input:
-            check.in_range("weighted input", rows * w[:, None])
-            rows, w = moe.weigh_input(rows, w, form), None
-        check.sums("gate_up", rows, gate_up[expert], gate_up_global[expert])
-        gate, up = moe.gate_up(rows, gate_up[expert], gate_up_global[expert], form)
-        h = _activated(check, gate, up, case, form)
-        check.sums("down", h, down[expert], down_global[expert], w)
-        routes[tokens, slots] = moe.down(h, down[expert], down_global[expert], w, form)
-    _Checks(dtype, [f"token {token}" for token in range(len(x))]).top_k(routes)
-
-
-def lowest_bit(x: Tensor) -> Tensor:
-    """For each float64 of `x` the largest power of two that it is a multiple of; inf for 0."""
-    mantissa, exponent = torch.frexp(x)
-    integer = torch.ldexp(mantissa, torch.tensor(53)).long()
-    lowest = torch.ldexp((integer & -integer).double(), exponent - 53)
-    return torch.where(x == 0, torch.inf, lowest)
-
-
-def _activated(check: "_Checks", gate: Tensor, up: Tensor, case: Case, form: moe.Rounding) -> Tensor:
-    """The activation's result [R, I], after the checks of its gates and its range."""
-    activation = moe.Activation(case.activation, case.activation_alpha, case.activation_limit)
-    clamped, _ = activation.clamp(gate, up)
-    check.saturated(clamped, activation)
-    h = moe.activate(gate, up, activation, form)
-    check.in_range("activation", h)
-    return h
+    """The inputs do not pass the proof: some result may depend on the order of summation or on the formula."""
 
 
 @dataclass(frozen=True)
-class _Checks:
-    """The conditions on tensors [R, N] of one stage; `places` names their R rows in messages."""
+class Condition:
+    """What must hold in every element of `ok` [R, N]; `numbers` [R, N] explain where it does not."""
 
+    problem: str
+    ok: Tensor
+    numbers: dict[str, Tensor]
+    axis: str = "column"  # what N counts
+
+
+def prove(inputs: Inputs, case: Case) -> None:
+    """Passes if the output of `inputs` under `case`'s format and options has one right answer in bits; see the module.
+
+    With `case.atomics`, that includes a sum over the slots whose every addition is made in d, in any order. Raises
+    OrderDependent with the first condition that fails: stage, place and numbers; ValueError if the case's format needs
+    input scales and the banks have none.
+    """
+    x, on_route = inputs.hidden_states.double(), inputs.topk_weights.double()
+    form = rounding_form(case.format, inputs.hidden_states.dtype)
+    weights = moe.Weights.of_banks(inputs.banks, form)
+    routes = x.new_zeros(*inputs.topk_ids.shape, inputs.banks.hidden)
+    for expert, tokens, slots in moe.routes_by_expert(inputs.topk_ids, inputs.banks.experts):
+        places = [f"expert {expert}, token {t}, slot {s}" for t, s in zip(tokens.tolist(), slots.tolist(), strict=True)]
+        route = _Route(case, inputs.hidden_states.dtype, form, weights, expert, places)
+        routes[tokens, slots] = route.proved(x[tokens], on_route[tokens, slots])
+    require(added(routes, inputs.hidden_states.dtype, case.atomics), [f"token {token}" for token in range(len(x))])
+
+
+@dataclass(frozen=True)
+class _Route:
+    """The way of one expert's rows through the layer, with the conditions at every stage."""
+
+    case: Case
     dtype: torch.dtype
+    form: Rounding
+    weights: moe.Weights
+    expert: int
     places: Sequence[str]
 
-    def require(self, ok: Tensor, stage: str, problem: str, **numbers: Tensor) -> None:
-        """Raises OrderDependent for the first element that is not `ok`, with its numbers."""
-        if ok.all():
-            return
-        row, column = (~ok).nonzero()[0].tolist()
-        values = ", ".join(f"{name} = {tensor[row, column].item():g}" for name, tensor in numbers.items())
-        raise OrderDependent(f"{stage}: {problem} at {self.places[row]}, column {column}: {values}")
+    def proved(self, x: Tensor, w: Tensor | None) -> Tensor:
+        """What the rows `x` [R, H] under the routing weights `w` [R] add: [R, H]."""
+        self.require(in_range("input", x, self.dtype))
+        self.require(normal("routing weight", w[:, None]))
+        if self.case.weight_on_input:
+            self.require(in_range("weighted input", x * w[:, None], self.dtype))
+            x, w = moe.weigh_input(x, w, self.form), None
+        x = self.entered("gate_up input", x, self.weights.gate_up_input_scale)
+        weight, alpha = self.weights.gate_up[self.expert], self.weights.gate_up_alpha[self.expert]
+        self.require(gemm("gate_up", x, weight, alpha, self.case.format, self.between))
+        gate, up = moe.gate_up(x, weight, alpha, self.form)
+        options = (self.case.activation, self.case.activation_alpha, self.case.activation_limit)
+        activation = Activation.of_options(*options, self.form)
+        self.require(saturated(gate, up, activation))
+        h = moe.activate(gate, up, activation, self.form)
+        self.require(in_range("activation", h, self.between))
+        h = self.entered("down input", h, self.weights.down_input_scale)
+        weight, alpha = self.weights.down[self.expert], self.weights.down_alpha[self.expert]
+        self.require(gemm("down", h, weight, alpha, self.case.format, self.dtype, w))
+        return moe.down(h, weight, alpha, w, self.form)
 
-    def sums(self, stage: str, x: Tensor, weight: Tensor, global_scale: Tensor, w: Tensor | None = None) -> None:
-        """The sums x @ weight^T are exact, and times their global and route weight they stay in range."""
-        grid = lowest_bit(x).amin(1)[:, None] * lowest_bit(weight).amin(1)
-        self.magnitudes(f"{stage} sum", x.abs() @ weight.abs().T, grid)
-        scaled = (x @ weight.T) * global_scale
-        self.normal(f"{stage} sum * global", scaled)
-        self.in_range(f"{stage} result", scaled if w is None else scaled * w[:, None])
+    @property
+    def between(self) -> torch.dtype:
+        """What gate_up and the activation hand on."""
+        return self.dtype if self.form.recipe is None else torch.float32
 
-    def top_k(self, routes: Tensor) -> None:
-        """The sums over the slots of `routes` [T, top_k, H] are exact and in range."""
-        self.magnitudes("top_k sum", routes.abs().sum(1), lowest_bit(routes).amin(1))
-        self.in_range("output", routes.sum(1))
+    def entered(self, stage: str, x: Tensor, input_scale: Tensor | None) -> Tensor:
+        if self.form.recipe is not None:
+            self.require(quantized(stage, x, input_scale, self.form.recipe))
+        return moe.enter(x, input_scale, self.form)
 
-    def magnitudes(self, stage: str, total: Tensor, grid: Tensor) -> None:
-        self.require(grid >= FP32_NORMAL, stage, "grid below fp32's normal range", g=grid)
-        limit = LIMIT * grid
-        self.require(total < limit, stage, "magnitudes too large for their grid", g=grid, sum=total, limit=limit)
-
-    def normal(self, stage: str, value: Tensor) -> None:
-        self.require((value == 0) | (value.abs() >= FP32_NORMAL), stage, "below fp32's normal range", value=value)
-
-    def in_range(self, stage: str, value: Tensor) -> None:
-        self.normal(stage, value)
-        self.require(value.float().to(self.dtype).isfinite(), stage, f"not finite in {self.dtype}", value=value)
-
-    def saturated(self, gate: Tensor, activation: moe.Activation) -> None:
-        """f(gate) is exactly 0 or the gate, in fp32 and by every formula; sigmoid and erf have the limits measured."""
-        alpha = activation.alpha if activation.name == "swigluoai" else 1.0
-        lowest, highest = (-16.0, 10.0) if activation.name in ("gelu", "gelu_tanh") else (-1024.0, 40.0)
-        z = alpha * gate
-        ok = (z == 0) | (z >= highest) | (z <= lowest)
-        problem = f"alpha * gate should be 0, at least {highest:g} or at most {lowest:g}"
-        self.require(ok, f"{activation.name} gate", problem, gate=gate, alpha=torch.full_like(gate, alpha))
+    def require(self, conditions: Iterable[Condition]) -> None:
+        require(conditions, self.places)
 
 
-def _draw(case: Case, bits: int) -> Inputs:
-    """Inputs by the module's recipe, with `bits` mantissa bits in the down globals and routing weights."""
-    s, key = case.shape, case.id
-    size, output = _sizes(case)
-    gate = _gate_rows(f"{key}/gate", s.experts, s.intermediate, s.hidden)
-    up = _weight_rows(f"{key}/up", s.experts, s.intermediate, s.hidden, size, bits=1)
-    down = _weight_rows(f"{key}/down", s.experts, s.hidden, s.intermediate, output, bits)
-    gate_up = [
-        torch.cat([g.view(torch.uint8), u.view(torch.uint8)], dim=1) for g, u in zip(gate[:2], up[:2], strict=True)
-    ]
-    scale = gate_up[1].view(torch.float8_e4m3fn)
-    banks = ExpertBanks(gate_up[0], scale, torch.cat([gate[2], up[2]], dim=1), *down)
-    weights = _mantissas(f"{key}/weights", bits, case.tokens, s.top_k) / 2
-    if case.weight_on_input:  # powers of two: the gates and ups of a token keep their few bits
-        weights = (1 + hashed(f"{key}/weights", case.tokens, s.top_k) % 2).float() / 4
-    return Inputs(_tokens(case), banks, weights, topk_ids(case))
+def require(conditions: Iterable[Condition], places: Sequence[str]) -> None:
+    """Raises OrderDependent for the first condition that fails, at its first element; `places` names the R rows."""
+    for condition in conditions:
+        if not condition.ok.all():
+            row, column = (~condition.ok).nonzero()[0].tolist()
+            values = ", ".join(f"{name} = {tensor[row, column].item():g}" for name, tensor in condition.numbers.items())
+            place = f"{places[row]}, {condition.axis} {column}"
+            raise OrderDependent(f"{condition.problem} at {place}: {values}")
 
 
-def _sizes(case: Case) -> tuple[float, float]:
-    """Sizes of up and down weights: ups come out near 1/8 (swigluoai: some beyond its limit), routes near 2^-7."""
-    if case.activation != "swigluoai":
-        return 2.0**-7, 2.0**-21
-    limit = 2.0 ** math.frexp(case.activation_limit)[1]  # a power of two: up + 1 keeps few bits
-    return limit / 64, 2.0**-8 / limit**2
+def passing(conditions: Iterable[Condition]) -> Tensor:
+    """bool [N]: the columns in which all conditions hold."""
+    return torch.stack([condition.ok.all(0) for condition in conditions]).all(0)
 
 
-def _tokens(case: Case) -> Tensor:
-    """hidden_states [T, H]: at most four nonzeros a token, one of them in the last block."""
-    tokens, hidden = case.tokens, case.shape.hidden
-    where = hashed(f"{case.id}/where", tokens, NONZEROS) % hidden
-    where[:, 0] = hidden - formats.BLOCK + where[:, 0] % formats.BLOCK
-    h = hashed(f"{case.id}/x", tokens, hidden)
-    values = (1 + h % 2) * torch.where(h & 16 == 0, 1, -1)
-    return torch.zeros_like(values).scatter(1, where, values.gather(1, where)).to(torch_dtype(case.dtype))
+def gemm(
+    stage: str,
+    x: Tensor,
+    weight: Tensor,
+    alpha: Tensor,
+    format_: str,
+    dtype: torch.dtype,
+    w: Tensor | None = None,
+) -> Iterator[Condition]:
+    """The sums of the entered `x` [R, K] and `weight` [N, K] are exact; times alpha [N] and w [R] they fit `dtype`.
 
-
-def _gate_rows(key: str, experts: int, rows: int, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """packed, scale and global of gate rows: codes of 0 and +-1, one normal scale a row, steps of GATE_STEP."""
-    h = hashed(key, experts, rows, k)
-    nonzero = (h >> 4) % (NONZEROS * rows) < 2 * OPEN_GATES  # half of these gates come out positive
-    nonzero[:, -formats.BLOCK :] = (h[:, -formats.BLOCK :] >> 4) % 5 < 2
-    codes = torch.where(nonzero, 2, 0) + 8 * (h & 1)
-    scale = (8 + hashed(f"{key}/scale", experts, rows, 1) % 112).to(torch.uint8)
-    global_scale = GATE_STEP / formats.decode_e4m3(scale)[..., 0]
-    return formats.pack(codes.to(torch.uint8)), scale.repeat(1, 1, k // formats.BLOCK), global_scale
-
-
-def _weight_rows(key: str, experts: int, rows: int, k: int, size: float, bits: int) -> tuple[Tensor, Tensor, Tensor]:
-    """packed, scale and global of rows with all codes, all scale mantissas, and globals of `bits` mantissa bits.
-
-    A weight times its global is of the order of `size`. The exponents of the scales span e4m3, subnormals included.
+    `format_` says which matrix units may form them.
     """
-    packed = (hashed(f"{key}/packed", experts, rows, k // 2) >> 8 & 0xFF).to(torch.uint8)
-    exponent = hashed(f"{key}/exponent", experts, rows, 1) % 15
-    mantissa = hashed(f"{key}/scale", experts, rows, k // formats.BLOCK) % 8
-    scale = (8 * exponent + mantissa).clamp(min=1).to(torch.uint8).view(torch.float8_e4m3fn)
-    taken_back = 7 - exponent.clamp(min=1)[..., 0]  # 0 stands for subnormals, which share the exponent of 1
-    return packed, scale, torch.ldexp(_mantissas(f"{key}/global", bits, experts, rows) * size, taken_back)
+    yield from exact(f"{stage} sum", x.abs() @ weight.abs().T, product_grid(x, weight), GEMM_LIMITS[format_])
+    yield from normal(f"{stage} alpha", alpha[None].expand(len(x), -1))
+    scaled = (x @ weight.T) * alpha
+    yield from normal(f"{stage} sum * alpha", scaled)
+    yield from in_range(f"{stage} result", scaled if w is None else scaled * w[:, None], dtype)
 
 
-def _mantissas(key: str, bits: int, *shape: int) -> Tensor:
-    """Float32 in [1, 2) with `bits` of the 23 mantissa bits in use."""
-    return 1 + (hashed(key, *shape) >> (32 - bits)).float() / 2.0**bits
+def added(routes: Tensor, dtype: torch.dtype, atomics: bool) -> Iterator[Condition]:
+    """The sums over the slots of `routes` [T, top_k, H] are exact in fp32, with `atomics` in `dtype`, and in range."""
+    total, grid = routes.abs().sum(1), lowest_bit(routes).amin(1)
+    yield from exact("top_k sum", total, grid, FP32_LIMIT)
+    if atomics:
+        yield from exact(f"top_k sum in {dtype}", total, grid, ATOMIC_LIMITS[dtype])
+    yield from in_range("output", routes.sum(1), dtype)
+
+
+def quantized(stage: str, x: Tensor, input_scale: Tensor, recipe: str) -> Iterator[Condition]:
+    """The blocks of `x` [R, K] have scales that neither saturate nor vanish; `input_scale` is 0-dim."""
+    amax = x.unflatten(-1, (-1, formats.BLOCK)).abs().amax(-1)
+    p = input_scale.double().expand_as(amax)
+    yield Condition(f"{stage}: not finite", amax.isfinite(), {"amax": amax}, "block")
+    low, high = INPUT_SCALES
+    yield Condition(f"{stage}: input scale beyond {low:g} to {high:g}", (p >= low) & (p <= high), {"scale": p}, "block")
+    wanted = amax / 6 / p
+    yield Condition(f"{stage}: block scale above 448", wanted <= 448, {"scale": wanted}, "block")
+
+
+def saturated(gate: Tensor, up: Tensor, activation: Activation) -> Iterator[Condition]:
+    """f(gate) is exactly 0 or the gate, in fp32 and by every formula; the limits of sigmoid and erf were measured."""
+    gate, _ = activation.clamp(gate, up)
+    alpha = activation.alpha if activation.name == "swigluoai" else 1.0
+    lowest, highest = (-16.0, 10.0) if activation.name in ("gelu", "gelu_tanh") else (-1024.0, 40.0)
+    z = alpha * gate
+    problem = f"{activation.name} gate: alpha * gate should be 0, at least {highest:g} or at most {lowest:g}"
+    ok = (z == 0) | (z >= highest) | (z <= lowest)
+    yield Condition(problem, ok, {"gate": gate, "alpha": torch.full_like(gate, alpha)})
+
+
+def exact(stage: str, total: Tensor, grid: Tensor, limit: float) -> Iterator[Condition]:
+    """Sums of multiples of `grid` whose magnitudes add up to `total` are exact, `limit` grids being the most."""
+    yield Condition(f"{stage}: grid below fp32's normal range", grid >= FP32_NORMAL, {"g": grid})
+    most = limit * grid
+    problem = f"{stage}: magnitudes too large for their grid"
+    yield Condition(problem, total < most, {"g": grid, "sum": total, "limit": most})
+
+
+def normal(stage: str, value: Tensor) -> Iterator[Condition]:
+    ok = (value == 0) | ~(value.abs() < FP32_NORMAL)  # a NaN is another problem
+    yield Condition(f"{stage}: below fp32's normal range", ok, {"value": value})
+
+
+def in_range(stage: str, value: Tensor, dtype: torch.dtype) -> Iterator[Condition]:
+    yield from normal(stage, value)
+    yield Condition(f"{stage}: not finite in {dtype}", value.float().to(dtype).isfinite(), {"value": value})
+
+
+def product_grid(x: Tensor, weight: Tensor) -> Tensor:
+    """[R, N]: the largest power of two that divides every product of x [R, K] and weight [N, K]; inf if all are 0."""
+    grid = x.new_full((len(x), len(weight)), torch.inf)
+    of_x, of_weight = lowest_bit(x).T.contiguous(), lowest_bit(weight).T.contiguous()
+    for k in range(x.shape[1]):
+        torch.minimum(grid, of_x[k, :, None] * of_weight[k], out=grid)
+    return grid
+
+
+def lowest_bit(x: Tensor) -> Tensor:
+    """For each float64 of `x` the largest power of two that it is a multiple of; inf for 0, NaN if it is not finite.
+
+    What is no normal float64 is taken for 0: no product of this suite's formats is so small.
+    """
+    bits = x.contiguous().view(torch.int64)
+    fraction = (bits & (2**52 - 1)) | 2**52
+    zeros = ((fraction & -fraction).double().view(torch.int64) >> 52) - 1023  # trailing ones of the fraction
+    exponent = (bits >> 52) & 0x7FF
+    lowest = ((exponent - 52 + zeros) << 52).view(torch.float64)
+    return torch.where(exponent == 0, torch.inf, torch.where(exponent < 0x7FF, lowest, torch.nan))

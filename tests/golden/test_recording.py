@@ -11,11 +11,11 @@ from nvfp4_suite.cases.layers import ORDERFREE
 from nvfp4_suite.ci import recording
 from nvfp4_suite.ci.exact import Outcome, Refused, key
 from nvfp4_suite.contract.case import Case, random_inputs
-from nvfp4_suite.contract.kernel import Promise
+from nvfp4_suite.contract.kernel import FORMATS, Promise
 from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels import registry
 from nvfp4_suite.kernels.registry import PlannedKernel
-from nvfp4_suite.reference import orderfree
+from nvfp4_suite.reference.draws import layer
 
 SMALL = Case(LayerShape(2, 1, 16, 16), 3)
 
@@ -52,6 +52,30 @@ def test_the_reference_owes_every_case_in_every_promised_form(monkeypatch):
     assert recording.due("reference", (SMALL, big)) == [(c, form) for c in (SMALL, big) for form in ("other", "w4a16")]
 
 
+def test_a_case_that_no_kernel_takes_is_owed_by_the_reference_alone():
+    quantized = replace(SMALL, format="w4a4")
+    assert recording.due("reference", (SMALL, quantized)) == [(SMALL, "w4a16"), (quantized, "w4a4")]
+    for engine in ("interpreter", "sm_90"):
+        assert recording.due(engine, (SMALL, quantized)) == [(SMALL, "w4a16")]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_kernel_of_a_format_is_held_to_the_cases_of_that_format(monkeypatch, name):
+    fake_kernels(monkeypatch, a=Promise(formats=(name,), rounding=name))
+    cases = tuple(replace(SMALL, format=one) for one in FORMATS)
+    assert recording.due("sm_90", cases) == [(replace(SMALL, format=name), name)]
+    assert recording.due("reference", cases) == [(case, case.format) for case in cases]
+
+
+def test_a_kernel_that_adds_by_atomics_shares_the_digest_of_the_cases_whose_sums_are_exact(monkeypatch):
+    fake_kernels(monkeypatch, a=Promise(), b=Promise(rounding="w4a16_atomic"))
+    three = Case(LayerShape(4, 3, 48, 80), 5)
+    exact = replace(three, atomics=True)
+    assert recording.due("reference", (three, exact)) == [(three, "w4a16"), (exact, "w4a16")]
+    assert [kernel.name for kernel in recording.kernels_for("sm_90", three, "w4a16")] == ["a"]
+    assert [kernel.name for kernel in recording.kernels_for("sm_90", exact, "w4a16")] == ["a", "b"]
+
+
 def test_the_interpreter_leaves_out_what_takes_minutes_and_a_gpu_does_not():
     big = replace(SMALL, tier="all")
     assert recording.due("interpreter", (SMALL, big)) == [(SMALL, "w4a16")]
@@ -80,7 +104,7 @@ def test_a_form_is_owed_by_the_kernels_that_promise_it(monkeypatch):
 
 
 def test_the_reference_gives_a_digest_of_its_output():
-    expected = recording.reference_output(orderfree.draw(SMALL), SMALL, "w4a16")
+    expected = recording.reference_output(layer.draw(SMALL), SMALL, "w4a16")
     assert (expected.dtype, expected.shape) == (torch.bfloat16, (3, 16))
     assert recording.outcome("reference", SMALL, "w4a16") == Outcome(recording.digest(expected))
 
@@ -91,7 +115,7 @@ class Echo(PlannedKernel):
     fault = 0
 
     def run(self, *arguments, **options):
-        expected = recording.reference_output(orderfree.draw(SMALL), SMALL, "w4a16")
+        expected = recording.reference_output(layer.draw(SMALL), SMALL, "w4a16")
         expected.view(torch.int16)[1, 2] += self.fault
         return expected
 
@@ -110,14 +134,14 @@ def test_one_wrong_bit_of_one_kernel_is_a_problem_and_no_digest(monkeypatch):
 
 
 def test_inputs_that_depend_on_the_order_are_a_problem(monkeypatch):
-    monkeypatch.setattr(orderfree, "draw", lambda case: random_inputs(replace(case, inputs="random")))
+    monkeypatch.setattr(layer, "draw", lambda case: random_inputs(replace(case, inputs="random")))
     assert "OrderDependent" in recording.outcome("reference", SMALL, "w4a16").problem
 
 
 def test_an_output_of_zeros_is_a_problem(monkeypatch):
-    inputs = orderfree.draw(SMALL)
+    inputs = layer.draw(SMALL)
     zeros = replace(inputs, hidden_states=torch.zeros_like(inputs.hidden_states))
-    monkeypatch.setattr(orderfree, "draw", lambda case: zeros)
+    monkeypatch.setattr(layer, "draw", lambda case: zeros)
     assert "MISTRUSTED" in recording.outcome("reference", SMALL, "w4a16").problem
 
 

@@ -1,22 +1,40 @@
 """A kernel on a case: the only path by which the layer tests reach what they test."""
 
+from collections.abc import Iterable
 from functools import lru_cache
 
+import pytest
 import torch
 
 from nvfp4_suite.contract.case import Case, Inputs, random_inputs, torch_dtype
 from nvfp4_suite.contract.kernel import Kernel
 from nvfp4_suite.kernels import experts
 from nvfp4_suite.kernels.plan import LayerPlan
-from nvfp4_suite.reference import moe, orderfree
+from nvfp4_suite.kernels.registry import KERNELS
+from nvfp4_suite.reference import moe
+from nvfp4_suite.reference.draws.layer import draw
 
 from ..poison import poisoned_allocations
+
+
+def taken(cases: Iterable[Case]) -> list:
+    """Parameters (case, kernel): for every registered kernel the cases that it takes.
+
+    Raises ValueError for a kernel that takes none of them: it would be tested by nothing, without a word.
+    """
+    cases, pairs = list(cases), []
+    for kernel in KERNELS.values():
+        mine = [case for case in cases if kernel.promise.takes(case)]
+        if not mine:
+            raise ValueError(f"{kernel.name} takes none of {len(cases)} cases, but should be tested: {kernel.promise}")
+        pairs += [pytest.param(case, kernel, id=f"{case.id}-{kernel.name}") for case in mine]
+    return pairs
 
 
 @lru_cache(maxsize=8)
 def inputs_of(case: Case) -> Inputs:
     """The case's inputs on the CPU; order-free ones have passed their proof."""
-    return random_inputs(case) if case.inputs == "random" else orderfree.draw(case)
+    return random_inputs(case) if case.inputs == "random" else draw(case)
 
 
 @lru_cache(maxsize=8)

@@ -8,21 +8,23 @@ import torch
 from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.banks import ExpertBanks
 from nvfp4_suite.contract.case import Case, Inputs, random_inputs
-from nvfp4_suite.contract.kernel import ACTIVATIONS, Kernel
+from nvfp4_suite.contract.kernel import ACTIVATIONS, FORMATS, Kernel
 from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels import experts
 from nvfp4_suite.kernels.plan import plan_layer
 from nvfp4_suite.kernels.registry import KERNELS
 from nvfp4_suite.reference import judge
 
-from .subject import layer_arguments, run_kernel
+from .subject import layer_arguments, run_kernel, taken
 
 CASE = Case(LayerShape(3, 2, 48, 32), 5, inputs="random")
-every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+every_kernel = pytest.mark.parametrize(
+    ("case", "kernel"), taken(dataclasses.replace(CASE, format=name) for name in FORMATS)
+)
 
 
-def _changed(**tensors) -> Inputs:
-    return dataclasses.replace(random_inputs(CASE), **tensors)
+def _changed(case: Case, **tensors) -> Inputs:
+    return dataclasses.replace(random_inputs(case), **tensors)
 
 
 @every_kernel
@@ -48,17 +50,17 @@ def _changed(**tensors) -> Inputs:
         ({"topk_weights": torch.zeros(10)}, ValueError, r"topk_weights has shape \[10\]"),
     ],
 )
-def test_a_wrong_tensor_is_named(change, error, message, kernel: Kernel):
-    inputs = random_inputs(CASE)
+def test_a_wrong_tensor_is_named(change, error, message, case: Case, kernel: Kernel):
+    inputs = random_inputs(case)
     arguments = {name: getattr(inputs, name) for name in ("hidden_states", "topk_weights", "topk_ids")} | change
     with pytest.raises(error, match=message):
         kernel.run(kernel.prepare(inputs.banks), **arguments)
 
 
 @every_kernel
-def test_an_unknown_activation_is_refused(kernel: Kernel, device):
+def test_an_unknown_activation_is_refused(case: Case, kernel: Kernel, device):
     with pytest.raises(ValueError, match="activation is 'relu', but should be one of silu"):
-        run_kernel(kernel, random_inputs(CASE), device, activation="relu")
+        run_kernel(kernel, random_inputs(case), device, activation="relu")
 
 
 @every_kernel
@@ -74,15 +76,15 @@ def test_an_unknown_activation_is_refused(kernel: Kernel, device):
         (True, TypeError, "is a bool, but should be a number"),
     ],
 )
-def test_alpha_and_limit_must_be_positive_numbers(name, value, error, message, kernel: Kernel, device):
+def test_alpha_and_limit_must_be_positive_numbers(name, value, error, message, case: Case, kernel: Kernel, device):
     with pytest.raises(error, match=f"{name} {message}"):
-        run_kernel(kernel, random_inputs(CASE), device, activation="swigluoai", **{name: value})
+        run_kernel(kernel, random_inputs(case), device, activation="swigluoai", **{name: value})
 
 
 @every_kernel
-def test_an_integer_limit_is_the_same_number(kernel: Kernel, device):
+def test_an_integer_limit_is_the_same_number(case: Case, kernel: Kernel, device):
     options = {"activation": "swigluoai"}
-    outs = (run_kernel(kernel, random_inputs(CASE), device, activation_limit=limit, **options) for limit in (7, 7.0))
+    outs = (run_kernel(kernel, random_inputs(case), device, activation_limit=limit, **options) for limit in (7, 7.0))
     judge.bitwise(*outs)
 
 
@@ -124,27 +126,27 @@ def test_a_plan_for_no_tokens_is_refused_for_some(device):
 
 
 @every_kernel
-def test_no_tokens_give_an_empty_result_and_leave_the_next_call_alone(kernel: Kernel, device):
-    before = run_kernel(kernel, random_inputs(CASE), device)
-    empty = run_kernel(kernel, random_inputs(dataclasses.replace(CASE, tokens=0)), device)
+def test_no_tokens_give_an_empty_result_and_leave_the_next_call_alone(case: Case, kernel: Kernel, device):
+    before = run_kernel(kernel, random_inputs(case), device)
+    empty = run_kernel(kernel, random_inputs(dataclasses.replace(case, tokens=0)), device)
     assert empty.shape == (0, 48) and empty.dtype == torch.bfloat16
-    judge.bitwise(run_kernel(kernel, random_inputs(CASE), device), before)
+    judge.bitwise(run_kernel(kernel, random_inputs(case), device), before)
 
 
 @every_kernel
-def test_routes_outside_the_experts_add_exact_zeros(kernel: Kernel, device):
+def test_routes_outside_the_experts_add_exact_zeros(case: Case, kernel: Kernel, device):
     ids = torch.tensor([[0, -1], [-1, -1], [1, 0], [3, 4], [2**31 - 1, 2]], dtype=torch.int32)
-    inputs = _changed(topk_ids=ids)
+    inputs = _changed(case, topk_ids=ids)
     actual = run_kernel(kernel, inputs, device)
     assert (actual[[1, 3]].view(torch.int16) == 0).all()  # +0, not -0
     silent = torch.where((ids >= 0) & (ids < 3), inputs.topk_weights, torch.zeros(()))
-    same = _changed(topk_ids=ids.clamp(0, 2), topk_weights=silent)
+    same = _changed(case, topk_ids=ids.clamp(0, 2), topk_weights=silent)
     judge.bitwise(actual[[0, 2, 4]], run_kernel(kernel, same, device)[[0, 2, 4]])
 
 
 @every_kernel
-def test_strided_and_offset_inputs_give_the_bytes_of_their_copy(kernel: Kernel, device):
-    inputs = random_inputs(CASE)
+def test_strided_and_offset_inputs_give_the_bytes_of_their_copy(case: Case, kernel: Kernel, device):
+    inputs = random_inputs(case)
     x = inputs.hidden_states
     wide = torch.full((10, 64), torch.nan, dtype=x.dtype)
     wide[::2, 3:51] = x
@@ -158,8 +160,8 @@ def test_strided_and_offset_inputs_give_the_bytes_of_their_copy(kernel: Kernel, 
 
 
 @every_kernel
-def test_a_misaligned_input_gives_the_bytes_of_its_copy(kernel: Kernel, device):
-    inputs = random_inputs(CASE).to(device)
+def test_a_misaligned_input_gives_the_bytes_of_its_copy(case: Case, kernel: Kernel, device):
+    inputs = random_inputs(case).to(device)
     x = inputs.hidden_states
     flat = torch.empty(x.numel() + 1, dtype=x.dtype, device=x.device)
     shifted = flat[1:].view(x.shape).copy_(x)
@@ -171,11 +173,11 @@ def test_a_misaligned_input_gives_the_bytes_of_its_copy(kernel: Kernel, device):
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @every_kernel
-def test_a_nan_stays_in_its_tokens_row(kernel: Kernel, activation: str, device):
-    inputs = random_inputs(CASE)
+def test_a_nan_stays_in_its_tokens_row(case: Case, kernel: Kernel, activation: str, device):
+    inputs = random_inputs(case)
     x = inputs.hidden_states.clone()
     x[2, 7] = torch.nan
-    both = (_changed(hidden_states=rows) for rows in (inputs.hidden_states, x))
+    both = (_changed(case, hidden_states=rows) for rows in (inputs.hidden_states, x))
     clean, dirty = (run_kernel(kernel, one, device, activation=activation) for one in both)
     assert dirty[2].isnan().all()
     others = [0, 1, 3, 4]
@@ -185,14 +187,14 @@ def test_a_nan_stays_in_its_tokens_row(kernel: Kernel, activation: str, device):
 @pytest.mark.parametrize("half", ["gate", "up"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @every_kernel
-def test_a_nan_of_gate_or_up_alone_comes_through(kernel: Kernel, activation: str, half: str, device):
+def test_a_nan_of_gate_or_up_alone_comes_through(case: Case, kernel: Kernel, activation: str, half: str, device):
     """Also through the clamps of swigluoai; expert 0 alone has the NaN, in its globals."""
-    inputs = random_inputs(CASE)
+    inputs = random_inputs(case)
     global_scale = inputs.banks.gate_up_global.clone()
     rows = {"gate": slice(0, 32), "up": slice(32, 64)}[half]
     global_scale[0, rows] = torch.nan
     banks = dataclasses.replace(inputs.banks, gate_up_global=global_scale)
-    out = run_kernel(kernel, _changed(banks=banks), device, activation=activation)
+    out = run_kernel(kernel, _changed(case, banks=banks), device, activation=activation)
     touched = (inputs.topk_ids == 0).any(1)
     assert touched.any() and not touched.all()
     assert out[touched].isnan().all() and not out[~touched].isnan().any()
@@ -207,7 +209,7 @@ def _one_value_banks(code: int, scale: float, global_scale: float) -> ExpertBank
     return ExpertBanks(packed, scales, torch.full((1, 32), global_scale), down, ones, torch.ones(1, 16))
 
 
-@every_kernel
+@pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS.values() if "w4a16" in kernel.promise.formats])
 def test_fp16_overflows_only_where_the_true_result_does(kernel: Kernel, device):
     """x 8, codes 6.0, scale 448, global 2^-13: the sum is 344,064, but gate and up are 42, silu(42) * 42 is 1764."""
     banks = _one_value_banks(code=7, scale=448.0, global_scale=2.0**-13)
