@@ -1,114 +1,219 @@
-"""Judges of an output: bit for bit where one answer is right, else inside a derived enclosure. Neither has a tolerance.
+"""Judges of an output: bit for bit where one answer is right, else inside a derived enclosure. None has a tolerance.
 
-Both raise AssertionError with an explanation (see explain.py). `context` is printed with it: any key=value that names
-the case, and `repro`, the command that runs it again. Both refuse an expected output of which more than half is exact
-zeros as MISTRUSTED, as it would hide most faults, unless `zeros_expected` says that zeros are the point.
+Each raises AssertionError with an explanation; README.md beside this file shows one of each. What they share:
+
+`routing`: (topk_ids [T, top_k], number of experts), for an output whose rows are the T tokens, or the T * top_k routes
+in that order: the explanation then names experts and slots. `operands`: (x [R, K], weight [N, K]), global scale
+included, of the GEMM whose output is judged: the explanation then names a step of K. `context`: any key=value that
+names the case, and `repro`, the command that runs it again; `context_of` gives these for a Case.
+
+All refuse an expected output of which more than half is exact zeros as MISTRUSTED, as it would hide most faults, unless
+`zeros_expected` says that zeros are the point. What the caller, not the kernel, got wrong is a TypeError or ValueError.
 """
 
 import torch
 from torch import Tensor
 
-from . import explain
+from ..contract.case import Case, topk_ids
+from . import code_report, explain, patterns, quantize
 from .bounds import Interval
-from .explain import bits
+from .chunks import chunked
+from .codes import Values, Verdict
+from .difference import Difference
+from .explain import Section, bits, counted
+from .formats import BLOCK, check_dtype, unpack
+from .projections import scaled_parts
 
-# Hoeffding: independent errors of mean 0 within +-d leave 6 * sqrt(sum d^2) with a probability below 2 * exp(-18).
-DEVIATIONS = 6
-# For what all elements may share: a tensor core that cuts off half a unit of the final sum for each product and each
-# step takes 0.75 * K * 2^-23 of it, 2^-11 at K = 5120.
-SHARED_ERROR = 2.0**-9
-WORST_SCALES = 4  # rows or columns that are shown
+Routing = tuple[Tensor, int]
+Operands = tuple[Tensor, Tensor]
 
 
-def bitwise(actual: Tensor, expected: Tensor, *, zeros_expected: bool = False, **context: object) -> None:
+def context_of(case: Case, session: str = "tests") -> dict[str, object]:
+    """A judge's context for an output of `case`, whose rows are its tokens, that the nox `session` produced."""
+    routing = (topk_ids(case), case.shape.experts)
+    return {"case": case.id, "repro": f"nox -s {session} -- --case {case.id}", "routing": routing}
+
+
+def bitwise(
+    actual: Tensor,
+    expected: Tensor,
+    *,
+    zeros_expected: bool = False,
+    routing: Routing | None = None,
+    operands: Operands | None = None,
+    **context: object,
+) -> None:
     """`actual` has the dtype, the shape and the bits of `expected`, both floats; they may be on different devices.
 
     The sign of zero counts. Any NaN equals any NaN: its sign and payload are the machine's, not the layer's.
     """
     __tracebackhide__ = True
-    _check_kind(actual, expected.dtype, expected.shape, context)
-    _check_trust(expected, zeros_expected, context)
+    ids, operands = _ids_of_rows(routing, expected.shape), _checked_operands(operands, expected.shape)
+    _check_kind("the output", actual, expected.dtype, expected.shape, context)
+    _check_zeros("elements", expected == 0, zeros_expected, context)
     actual, expected = _on_host(actual), _on_host(expected)
     wrong = (bits(actual) != bits(expected)) & ~(actual.isnan() & expected.isnan())
     if wrong.any():
-        what = f"the output differs from the expected bits in {wrong.sum()} of {wrong.numel()} elements"
-        raise AssertionError(explain.report(what, context, actual, expected, wrong))
+        what = f"the output differs from the expected bits in {counted(wrong)} elements"
+        found = patterns.find(Difference(actual, expected, wrong, ids, operands=operands))
+        _fail(what, context, *explain.difference(actual, expected, wrong), ("pattern", found))
 
 
-def bounded(actual: Tensor, interval: Interval, *, zeros_expected: bool = False, **context: object) -> None:
+def bounded(
+    actual: Tensor,
+    interval: Interval,
+    *,
+    zeros_expected: bool = False,
+    routing: Routing | None = None,
+    operands: Operands | None = None,
+    **context: object,
+) -> None:
     """`actual` [T, H] has the interval's dtype and shape, lies inside it, and is not scaled as a whole or in part.
 
     Inside is judged element by element, signs of zero aside; NaN is right where the interval asks for it, and required
     there. An interval of which more than half is open (see Interval) is MISTRUSTED.
 
-    A wide enclosure would let a common error pass, so `actual` is also projected on the expected output e: for the
-    whole, each row and each column, <actual, e> / <e, e> must be 1 within 6 * sqrt(sum (d * e)^2) / <e, e> + 2^-9,
-    where d is the distance from e to the farther end. The first term takes the elements' errors for independent, each
-    at most d; most stay far below d, which adds up worst cases. Elements that are not finite, in `actual` or in the
-    interval, do not count here.
+    A wide enclosure would let a common error pass. So the whole, every row and every column must not be scaled either,
+    nor, if the interval has `routes`, what a slot or an expert contributes to the output; see projections.py.
     """
     __tracebackhide__ = True
-    _check_kind(actual, interval.dtype, interval.expected.shape, context)
-    _check_trust(interval.expected, zeros_expected, context)
-    lower, upper = _on_host(interval.lower), _on_host(interval.upper)
-    expected, actual = _on_host(interval.expected).to(interval.dtype), _on_host(actual)
-    open_ = (lower == -torch.inf) & (upper == torch.inf)
-    if 2 * open_.sum() > open_.numel():
-        what = (
-            f"MISTRUSTED: {open_.sum()} of {open_.numel()} elements may overflow on the way, so that anything is right"
-        )
-        raise AssertionError(explain.report(what, context))
+    ids, operands = _ids_of_rows(routing, interval.expected.shape), _checked_operands(operands, interval.expected.shape)
+    _check_kind("the output", actual, interval.dtype, interval.expected.shape, context)
+    _check_zeros("elements", interval.expected == 0, zeros_expected, context)
+    actual, lower, upper, exact = map(_on_host, (actual, interval.lower, interval.upper, interval.expected))
+    anything = (lower == -torch.inf) & (upper == torch.inf)
+    _check_share("elements may overflow on the way, so that anything is right", anything, context)
+    routes, named = _contributions(interval)
+    inside = chunked(_inside, actual, lower, upper) | anything
+    scaled = scaled_parts(actual, lower, upper, exact, routes, named)
+    if inside.all() and not scaled:
+        return
+    expected = exact.to(actual.dtype)
+    if inside.all():
+        what, wrong = "the output lies inside its enclosure, but parts of it are scaled", actual != expected
+        sections = explain.totals(actual, expected)
+    else:
+        wrong = ~inside
+        what = f"the output leaves its enclosure in {counted(wrong)} elements"
+        sections = explain.difference(actual, expected, wrong, (lower, upper))
+    found = patterns.find(Difference(actual, expected, wrong, ids if named is None else named, routes, operands))
+    _fail(what, context, *sections, ("scaled", scaled), ("pattern", found))
 
-    value = actual.double()
-    inside = torch.where(lower.isnan(), value.isnan(), (lower <= value) & (value <= upper)) | open_
-    if not inside.all():
-        what = f"the output leaves its enclosure in {(~inside).sum()} of {inside.numel()} elements"
-        raise AssertionError(explain.report(what, context, actual, expected, ~inside, (lower, upper)))
-    scaled = _scaled_parts(value, expected.double(), lower, upper)
-    if scaled:
-        what = "the output lies inside its enclosure, but parts of it are scaled: " + scaled[0]
-        raise AssertionError(explain.report(what, context, actual, expected, value != expected, notes=scaled[1:]))
+
+def boundary(
+    packed: Tensor,
+    scale: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+    global_scale: Tensor,
+    *,
+    recipe: str = "vllm",
+    zeros_expected: bool = False,
+    routing: Routing | None = None,
+    **context: object,
+) -> None:
+    """A quantized [R, K]: `packed` uint8 [R, K/2] and `scale` uint8 [R, K/16] are what `recipe` makes of the values.
+
+    The values are known to lie in `lower`..`upper`, float64 [R, K] (NaN in both: NaN; -inf to inf: anything, also NaN),
+    and `global_scale` is float32, one number or one per row, in the form of the recipe's producer (see quantize.py).
+    Every block scale must be one that the recipe gives for some values within the ends, and every code one that it
+    gives for its value under the scale that the kernel chose. With lower == upper these are the exact bytes.
+
+    MISTRUSTED also if more than half of the codes could be another.
+    """
+    __tracebackhide__ = True
+    values, ids = _values(lower, upper, global_scale, recipe), _ids_of_rows(routing, lower.shape)
+    rows, k = lower.shape
+    _check_kind("packed", packed, torch.uint8, torch.Size([rows, k // 2]), context)
+    _check_kind("scale", scale, torch.uint8, torch.Size([rows, k // BLOCK]), context)
+    scale, codes = _on_host(scale), unpack(_on_host(packed)).unflatten(1, (-1, BLOCK))
+    verdict = Verdict.of(values, scale, codes)
+    if verdict.wrong_scales.any() or verdict.wrong_codes.any():
+        wrong = f"{counted(verdict.wrong_scales)} block scales and {counted(verdict.wrong_codes)} codes"
+        sections = code_report.sections(values, scale, codes, verdict, ids)
+        _fail(f"no values within the enclosure give {wrong}", context, *sections)
+    _check_zeros("codes", (verdict.first_code | verdict.last_code) & 7 == 0, zeros_expected, context)
+    _check_share("codes have more than one right answer", verdict.uncertain, context)
+
+
+def _fail(what: str, context: dict, *sections: Section) -> None:
+    __tracebackhide__ = True
+    raise AssertionError(explain.report(what, context, sections))
 
 
 def _on_host(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().contiguous()
+    return torch.atleast_1d(tensor.detach().cpu().contiguous())
 
 
-def _check_kind(actual: Tensor, dtype: torch.dtype, shape: torch.Size, context: dict) -> None:
+def _inside(actual: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """[T, H], actual of the output's dtype: within the ends, or NaN where they are."""
+    value = actual.double()
+    return ((lower <= value) & (value <= upper)) | (lower.isnan() & value.isnan())
+
+
+def _contributions(interval: Interval) -> tuple[Tensor | None, Tensor | None]:
+    """(routes, ids) on the CPU; the id of a slot that contributes nothing is -1, as it may be no expert's."""
+    if interval.routes is None:
+        return None, None
+    routes = _on_host(interval.routes)
+    return routes, _on_host(interval.topk_ids).long().masked_fill(~chunked(lambda some: some.any(2), routes), -1)
+
+
+def _ids_of_rows(routing: Routing | None, shape: torch.Size) -> Tensor | None:
+    """[rows, slots]: the experts of each row, -1 where an id names none."""
+    if routing is None:
+        return None
+    ids, experts = _on_host(routing[0]).long(), routing[1]
+    if len(shape) != 2 or shape[0] not in (len(ids), ids.numel()):
+        raise ValueError(f"routing is that of {list(ids.shape)} routes, but the output has shape {list(shape)}")
+    ids = ids.masked_fill((ids < 0) | (ids >= experts), -1)
+    return ids if len(ids) == shape[0] else ids.view(-1, 1)
+
+
+def _checked_operands(operands: Operands | None, shape: torch.Size) -> Operands | None:
+    if operands is None:
+        return None
+    x, weight = map(_on_host, operands)
+    if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1] or (len(x), len(weight)) != tuple(shape):
+        shapes = f"{list(x.shape)} and {list(weight.shape)}"
+        raise ValueError(f"operands have shapes {shapes}, but should be [R, K] and [N, K] for an output {list(shape)}")
+    return x, weight
+
+
+def _values(lower: Tensor, upper: Tensor, global_scale: Tensor, recipe: str) -> Values:
+    check_dtype("lower", lower, torch.float64)
+    check_dtype("upper", upper, torch.float64)
+    check_dtype("global_scale", global_scale, torch.float32)
+    if recipe not in quantize.RECIPES:
+        raise ValueError(f"recipe is {recipe!r}, but should be one of {', '.join(quantize.RECIPES)}")
+    if lower.dim() != 2 or lower.shape[1] % BLOCK or upper.shape != lower.shape:
+        shapes = f"{list(lower.shape)} and {list(upper.shape)}"
+        raise ValueError(f"lower and upper have shapes {shapes}, but should be [R, K], K a multiple of {BLOCK}")
+    if global_scale.numel() not in (1, len(lower)):
+        shape = list(global_scale.shape)
+        raise ValueError(f"global_scale has shape {shape}, but should be one number, or one for each row")
+    if not ((lower <= upper) | (lower.isnan() & upper.isnan())).all():
+        raise ValueError("lower is above upper, or one of them alone is NaN, but they should be ends of an enclosure")
+    return Values.of(*map(_on_host, (lower, upper, global_scale)), quantize.RECIPES[recipe])
+
+
+def _check_kind(name: str, actual: Tensor, dtype: torch.dtype, shape: torch.Size, context: dict) -> None:
     __tracebackhide__ = True
     if not isinstance(actual, Tensor):
-        raise AssertionError(
-            explain.report(f"the output is a {type(actual).__name__}, but should be a tensor", context)
-        )
-    for name, is_, should in (("dtype", actual.dtype, dtype), ("shape", list(actual.shape), list(shape))):
+        _fail(f"{name} is a {type(actual).__name__}, but should be a tensor", context)
+    for what, is_, should in (("dtype", actual.dtype, dtype), ("shape", list(actual.shape), list(shape))):
         if is_ != should:
-            raise AssertionError(explain.report(f"the output has {name} {is_}, but should have {should}", context))
+            _fail(f"{name} has {what} {is_}, but should have {should}", context)
 
 
-def _check_trust(expected: Tensor, zeros_expected: bool, context: dict) -> None:
+def _check_zeros(what: str, zero: Tensor, zeros_expected: bool, context: dict) -> None:
     __tracebackhide__ = True
-    zeros = int((expected == 0).sum())
-    if 2 * zeros > expected.numel() and not zeros_expected:
-        what = f"MISTRUSTED: {zeros} of {expected.numel()} expected elements are exact zeros; is that the case's point?"
-        raise AssertionError(explain.report(what, context))
+    if not zeros_expected:
+        _check_share(f"expected {what} are exact zeros; is that the case's point?", zero, context)
 
 
-def _scaled_parts(actual: Tensor, expected: Tensor, lower: Tensor, upper: Tensor) -> list[str]:
-    """One line for the whole, and for the worst rows and columns, whose projection on `expected` is too far from 1."""
-    counts = actual.isfinite() & expected.isfinite() & lower.isfinite() & upper.isfinite()
-    e = torch.where(counts, expected, 0.0)
-    error = torch.where(counts, actual - expected, 0.0)
-    distance = torch.where(counts, torch.maximum(upper - expected, expected - lower), 0.0)
-    lines = []
-    for part, dims in (("the whole", (0, 1)), ("row", (1,)), ("column", (0,))):
-        energy = e.square().sum(dims)
-        scale = (error * e).sum(dims) / energy
-        allowed = DEVIATIONS * (distance * e).square().sum(dims).sqrt() / energy + SHARED_ERROR
-        excess = (scale.abs() / allowed).nan_to_num(0).flatten()  # 0 / 0: a part of zeros has no scale
-        for i in excess.argsort(descending=True)[:WORST_SCALES].tolist():
-            if excess[i] > 1:
-                name = part if len(dims) == 2 else f"{part} {i}"
-                lines.append(
-                    f"{name} by {1 + scale.flatten()[i]:.5f}, where 1 +- {allowed.flatten()[i]:.5f} is allowed"
-                )
-    return lines
+def _check_share(what: str, blind: Tensor, context: dict) -> None:
+    """Fails if more than half of the elements are `blind`: they would hide a fault."""
+    __tracebackhide__ = True
+    if 2 * int(blind.count_nonzero()) > blind.numel():
+        _fail(f"MISTRUSTED: {counted(blind)} {what}", context)
