@@ -7,10 +7,10 @@ from torch import Tensor
 
 from .chunks import chunked
 from .codes import CODE, RANK, Values, Verdict
-from .difference import Difference
 from .explain import Section, counted, table, worst_places
 from .formats import BLOCK, decode_e2m1, decode_e4m3
-from .patterns import find
+from .patterns.difference import Difference
+from .patterns.table import find
 
 FP32_MAX_BITS = 0x7F7FFFFF
 

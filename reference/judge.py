@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from ..contract.case import Case, topk_ids
-from . import code_report, explain, patterns, quantize
+from . import code_report, explain, quantize
 from .bounds import Interval
 from .chunks import chunked
 from .codes import Values, Verdict
-from .difference import Difference
 from .explain import Section, bits, counted
 from .formats import BLOCK, check_dtype, unpack
+from .patterns.difference import Difference
+from .patterns.table import find
 from .projections import scaled_parts
 
 Routing = tuple[Tensor, int]
@@ -55,7 +56,7 @@ def bitwise(
     wrong = (bits(actual) != bits(expected)) & ~(actual.isnan() & expected.isnan())
     if wrong.any():
         what = f"the output differs from the expected bits in {counted(wrong)} elements"
-        found = patterns.find(Difference(actual, expected, wrong, ids, operands=operands))
+        found = find(Difference(actual, expected, wrong, ids, operands=operands))
         _fail(what, context, *explain.difference(actual, expected, wrong), ("pattern", found))
 
 
@@ -96,7 +97,7 @@ def bounded(
         wrong = ~inside
         what = f"the output leaves its enclosure in {counted(wrong)} elements"
         sections = explain.difference(actual, expected, wrong, (lower, upper))
-    found = patterns.find(Difference(actual, expected, wrong, ids if named is None else named, routes, operands))
+    found = find(Difference(actual, expected, wrong, ids if named is None else named, routes, operands))
     _fail(what, context, *sections, ("scaled", scaled), ("pattern", found))
 
 

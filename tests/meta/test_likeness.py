@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from nvfp4_suite.contract.case import hashed
-from nvfp4_suite.reference import likeness, patterns, steps
-from nvfp4_suite.reference.difference import Difference
+from nvfp4_suite.reference.patterns import likeness, steps, table
+from nvfp4_suite.reference.patterns.difference import Difference
 
 from .outputs import BF16, F64, FP16, NAN
 
@@ -98,7 +98,7 @@ def flip(x):
     ],
 )
 def test_likeness(change, texts, dtype):
-    found = patterns.find(changed(change, dtype=dtype))
+    found = table.find(changed(change, dtype=dtype))
     assert [text for text in found if "wrong elements are in" not in text] == texts
 
 

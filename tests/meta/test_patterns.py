@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from nvfp4_suite.contract.case import hashed
-from nvfp4_suite.reference import patterns, places
-from nvfp4_suite.reference.difference import Difference
+from nvfp4_suite.reference.patterns import places, table
+from nvfp4_suite.reference.patterns.difference import Difference
 
 from .outputs import output
 
@@ -16,7 +16,7 @@ def found(wrong: torch.Tensor, ids: torch.Tensor | None = None) -> list[str]:
     """The patterns of places alone: what the wrong elements hold is noise."""
     expected = output(*wrong.shape) if wrong.dim() == 2 else torch.ones(len(wrong))
     noise = torch.randn(wrong.shape, generator=torch.Generator().manual_seed(8)).to(expected.dtype)
-    return patterns.find(Difference(torch.where(wrong, noise, expected), expected, wrong, ids))
+    return table.find(Difference(torch.where(wrong, noise, expected), expected, wrong, ids))
 
 
 def marked(*place, rows=32, columns=128) -> torch.Tensor:
