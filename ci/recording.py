@@ -111,7 +111,7 @@ def outcome(engine: str, case: Case, rounding: str) -> Outcome:
 
 def _judged_digest(engine: str, case: Case, rounding: str) -> str:
     from ..reference.draws.layer import draw
-    from ..reference.judge import bitwise
+    from ..reference.judge import bitwise, context_of
     from ..reference.orderfree import prove
 
     inputs = draw(case)
@@ -123,7 +123,7 @@ def _judged_digest(engine: str, case: Case, rounding: str) -> str:
         kernels = kernels_for(engine, case, rounding)
         outputs = {kernel.name: layer_output(kernel, on_device, case).cpu() for kernel in kernels}
     for name, actual in outputs.items():  # the reference too: an output of zeros is refused
-        bitwise(actual, expected, case=case.id, kernel=name, engine=engine)
+        bitwise(actual, expected, **context_of(case), kernel=name, engine=engine)
     (found,) = {digest(actual) for actual in outputs.values()}
     return found
 

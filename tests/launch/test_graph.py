@@ -44,4 +44,4 @@ def test_a_replay_gives_the_bytes_of_an_eager_run(kernel: Kernel, device):
             mine.copy_(new)
         graph.replay()
         torch.cuda.synchronize()
-        judge.bitwise(out, kernel.run(prepared, *static), case=case.id)
+        judge.bitwise(out, kernel.run(prepared, *static), case=case.id, kernel=kernel.name)

@@ -11,9 +11,10 @@ from nvfp4_suite.contract.kernel import Kernel
 from nvfp4_suite.kernels import experts
 from nvfp4_suite.kernels.plan import LayerPlan
 from nvfp4_suite.kernels.registry import KERNELS
-from nvfp4_suite.reference import moe
+from nvfp4_suite.reference import judge, moe
 from nvfp4_suite.reference.draws.layer import draw
 
+from ..engine import INTERPRETED
 from ..poison import poisoned_allocations
 
 
@@ -69,3 +70,8 @@ def plan_options(case: Case) -> dict:
     """The case's options as plan_layer takes them."""
     names = ("dtype", "activation", "weight_on_input")
     return {name: getattr(case, name) for name in names}
+
+
+def context_of(case: Case) -> dict:
+    """What a judge says of the case: its routing, and the command that runs it again."""
+    return judge.context_of(case, "tests" if INTERPRETED else "gpu-tests")

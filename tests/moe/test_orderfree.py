@@ -14,7 +14,7 @@ from nvfp4_suite.kernels.tuning import BLOCK_M_STEPS, Tile
 from nvfp4_suite.reference import judge
 
 from ..engine import can_run_here, runnable
-from .subject import expected_of, inputs_of, plan_options, run_kernel, run_plan, taken
+from .subject import context_of, expected_of, inputs_of, plan_options, run_kernel, run_plan, taken
 
 TILES = [Tile(block_m) for _, block_m in BLOCK_M_STEPS] + [Tile(32, block_n=32, block_kb=16), Tile(64, 128, 64, 8, 2)]
 RAGGED = Case(LayerShape(4, 2, 48, 80), 5, dtype="fp16")
@@ -35,16 +35,16 @@ PLANS = [(case, plan) for case in (RAGGED, EVEN) for plan in _plans(case)]
 @pytest.mark.parametrize(("case", "kernel"), taken(runnable(ORDERFREE)))
 def test_kernel_equals_the_reference(case: Case, kernel: Kernel, device):
     actual = run_kernel(kernel, inputs_of(case), device, **case.options)
-    judge.bitwise(actual, expected_of(case, kernel.promise.orderfree_rounding), case=case.id, kernel=kernel.name)
+    judge.bitwise(actual, expected_of(case, kernel.promise.orderfree_rounding), **context_of(case), kernel=kernel.name)
 
 
 @pytest.mark.parametrize("tile", TILES, ids=lambda t: f"m{t.block_m}n{t.block_n}kb{t.block_kb}")
 @pytest.mark.parametrize("case", [RAGGED, EVEN])
 def test_every_tile_gives_the_same_bits(case: Case, tile: Tile, device):
     plan = plan_layer(Gpu("NVIDIA H200", (9, 0)), case.shape, case.tokens, override=tile, **plan_options(case))
-    judge.bitwise(run_plan(plan, case, device), expected_of(case, "w4a16"), case=case.id, tile=tile)
+    judge.bitwise(run_plan(plan, case, device), expected_of(case, "w4a16"), **context_of(case), tile=tile)
 
 
 @pytest.mark.parametrize(("case", "plan"), PLANS, ids=[f"{case.id}-{plan.reason}" for case, plan in PLANS])
 def test_every_cards_plans_give_the_same_bits(case: Case, plan: LayerPlan, device):
-    judge.bitwise(run_plan(plan, case, device), expected_of(case, "w4a16"), case=case.id, plan=plan.reason)
+    judge.bitwise(run_plan(plan, case, device), expected_of(case, "w4a16"), **context_of(case), plan=plan.reason)

@@ -8,7 +8,7 @@ from nvfp4_suite.contract.kernel import FORMATS, Kernel
 from nvfp4_suite.reference import bounds, judge
 
 from ..engine import runnable
-from .subject import inputs_of, layer_arguments, run_kernel, taken
+from .subject import context_of, inputs_of, layer_arguments, run_kernel, taken
 
 FIRST = [case for name in FORMATS for case in [case for case in RANDOM if case.format == name][:2]]
 
@@ -18,11 +18,11 @@ def test_kernel_is_within_its_bound(case: Case, kernel: Kernel, device):
     inputs = inputs_of(case)
     actual = run_kernel(kernel, inputs, device, **case.options)
     interval = bounds.enclose(*layer_arguments(inputs), rounding=kernel.promise.rounding, **case.options)
-    judge.bounded(actual, interval, case=case.id, kernel=kernel.name)
+    judge.bounded(actual, interval, **context_of(case), kernel=kernel.name)
 
 
 @pytest.mark.parametrize(("case", "kernel"), taken(FIRST))
 def test_a_repeatable_kernel_repeats_itself(case: Case, kernel: Kernel, device):
     assert kernel.promise.repeatable
     first, second = (run_kernel(kernel, inputs_of(case), device, **case.options) for _ in range(2))
-    judge.bitwise(second, first, case=case.id, kernel=kernel.name)
+    judge.bitwise(second, first, **context_of(case), kernel=kernel.name)
