@@ -206,6 +206,7 @@ def without_odd(x, weight):
         (128, without_odd, ["all odd k are missing (one nibble of each byte)"]),
         (128, lambda x, weight: 0.1 * x @ weight.T, []),
         (128, without(40, 56), []),
+        (48, without(0, 48), []),  # a product of one step: the output is zero, which is said elsewhere
     ],
 )
 def test_k_steps(k, error, texts):
