@@ -98,7 +98,7 @@ def _enclosed_layer(
         route = _down(sums_of(h, weights.down[expert], tiny), weights.down_alpha[expert], w, form)
         lower[tokens, slots], upper[tokens, slots] = route.range.lower, route.range.upper
         spread[tokens, slots] = route.spread
-    return _combine(Range(lower, upper), spread, form)
+    return _combine(Range(lower, upper), spread, topk_ids, form)
 
 
 def _times(x: Range, factor: Tensor, form: Rounding) -> Range:
@@ -162,15 +162,16 @@ def _down(sums: Sums, alpha: Tensor, w: Tensor | None, form: Rounding) -> Sums:
     return Sums(Range(*ends), torch.where(apart, spread, 0.0))
 
 
-def _combine(routes: Range, spread: Tensor, form: Rounding) -> Range:
-    """The sum over the slots: ranges add up, spreads are independent of each other."""
+def _combine(routes: Range, spread: Tensor, topk_ids: Tensor, form: Rounding) -> Range:
+    """The sum over the slots: ranges add up; so do spreads of one expert, and different experts' are independent."""
     total = Range.point(torch.zeros_like(spread[:, 0]))
     add = unrounded if form.atomic else form.add
     for slot in range(spread.shape[1]):
         total = (total + Range(routes.lower[:, slot], routes.upper[:, slot])).map(add)
     if form.atomic:
         total = _in_any_order(total, torch.maximum(routes.lower.abs(), routes.upper.abs()), form)
-    return total.widened(spread.square().sum(1).sqrt()).map(form.narrow)
+    same = (topk_ids[:, :, None] == topk_ids[:, None, :]).double()
+    return total.widened((spread * (same @ spread)).sum(1).sqrt()).map(form.narrow)
 
 
 def _in_any_order(total: Range, magnitudes: Tensor, form: Rounding) -> Range:

@@ -51,7 +51,8 @@ def bitwise(
     __tracebackhide__ = True
     ids, operands = _ids_of_rows(routing, expected.shape), _checked_operands(operands, expected.shape)
     _check_kind("the output", actual, expected.dtype, expected.shape, context)
-    _check_zeros("elements", expected == 0, zeros_expected, context)
+    _check_finite(expected, context)
+    _check_zeros("expected elements are exact zeros", expected == 0, zeros_expected, context)
     actual, expected = _on_host(actual), _on_host(expected)
     wrong = (bits(actual) != bits(expected)) & ~(actual.isnan() & expected.isnan())
     if wrong.any():
@@ -80,8 +81,10 @@ def bounded(
     __tracebackhide__ = True
     ids, operands = _ids_of_rows(routing, interval.expected.shape), _checked_operands(operands, interval.expected.shape)
     _check_kind("the output", actual, interval.dtype, interval.expected.shape, context)
-    _check_zeros("elements", interval.expected == 0, zeros_expected, context)
     actual, lower, upper, exact = map(_on_host, (actual, interval.lower, interval.upper, interval.expected))
+    _check_finite(exact, context)
+    _check_zeros("expected elements are exact zeros", exact == 0, zeros_expected, context)
+    _check_zeros("enclosures hold 0", _holds_zero(lower, upper), zeros_expected, context)
     anything = (lower == -torch.inf) & (upper == torch.inf)
     _check_share("elements may overflow on the way, so that anything is right", anything, context)
     routes, named = _contributions(interval)
@@ -133,7 +136,9 @@ def boundary(
         wrong = f"{counted(verdict.wrong_scales)} block scales and {counted(verdict.wrong_codes)} codes"
         sections = code_report.sections(values, scale, codes, verdict, ids)
         _fail(f"no values within the enclosure give {wrong}", context, *sections)
-    _check_zeros("codes", (verdict.first_code | verdict.last_code) & 7 == 0, zeros_expected, context)
+    _check_zeros(
+        "expected codes are exact zeros", (verdict.first_code | verdict.last_code) & 7 == 0, zeros_expected, context
+    )
     _check_share("codes have more than one right answer", verdict.uncertain, context)
 
 
@@ -210,7 +215,17 @@ def _check_kind(name: str, actual: Tensor, dtype: torch.dtype, shape: torch.Size
 def _check_zeros(what: str, zero: Tensor, zeros_expected: bool, context: dict) -> None:
     __tracebackhide__ = True
     if not zeros_expected:
-        _check_share(f"expected {what} are exact zeros; is that the case's point?", zero, context)
+        _check_share(f"{what}; is that the case's point?", zero, context)
+
+
+def _check_finite(expected: Tensor, context: dict) -> None:
+    """A kernel that writes nothing into poisoned memory would give NaN as well."""
+    __tracebackhide__ = True
+    _check_share("expected elements are not finite", ~expected.isfinite(), context)
+
+
+def _holds_zero(lower: Tensor, upper: Tensor) -> Tensor:
+    return (lower <= 0) & (upper >= 0) & ((lower != -torch.inf) | (upper != torch.inf))
 
 
 def _check_share(what: str, blind: Tensor, context: dict) -> None:

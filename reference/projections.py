@@ -41,15 +41,17 @@ def scaled_parts(
 def _parts(actual, lower, upper, expected, routes, ids) -> dict[str, Tensor]:
     """The sums [parts, 4] of every part, by the kind of part; see _sums."""
     rows, columns, slots, experts = [], [], [], []
-    for output in chunks(actual, lower, upper, expected, *(() if routes is None else (routes, ids))):
-        errors = _Errors.of(*output[:4])
+    new = _first_of_equals(expected)
+    for output in chunks(actual, lower, upper, expected, new, *(() if routes is None else (routes, ids))):
+        errors, first = _Errors.of(*output[:4]), output[4]
         rows.append(_sums(errors.expected, errors, dim=1))
-        columns.append(_sums(errors.expected, errors, dim=0))
+        columns.append(_sums(errors.expected * first[:, None], errors, dim=0))
         if routes is not None:
-            contributions, errors = output[4].where(errors.counts[:, None], 0), errors.for_slots()
+            counts, errors = (errors.counts & first[:, None])[:, None], errors.for_slots()
+            contributions, named = output[5].where(counts, 0), output[6]
             each = _sums(contributions, errors, dim=2)
             slots.append(each.sum(0))
-            experts.append(_sums(_merged(contributions, output[5]), errors, dim=2) if _repeats(output[5]) else each)
+            experts.append(_sums(_merged(contributions, named), errors, dim=2) if _repeats(named) else each)
     columns = torch.stack(columns).sum(0)
     parts = {WHOLE: columns.sum(0, keepdim=True), "row": torch.cat(rows), "column": columns}
     if routes is not None and ids.numel():
@@ -57,6 +59,15 @@ def _parts(actual, lower, upper, expected, routes, ids) -> dict[str, Tensor]:
         parts["slot"] = torch.stack(slots).sum(0)
         parts["expert"] = of_experts.index_add(0, ids.clamp(min=0).flatten(), torch.cat(experts).flatten(0, 1))
     return parts
+
+
+def _first_of_equals(expected: Tensor) -> Tensor:
+    """[T]: whether a row is the first of its kind. Equal tokens have equal errors, so only one of them may count."""
+    odd = 2 * torch.arange(expected.shape[1]) + 1
+    keys = (expected.contiguous().view(torch.int64) * odd * 0x1E3779B97F4A7C15).sum(1)  # wraps around
+    _, kind = keys.unique(return_inverse=True)
+    place = torch.arange(len(keys))
+    return torch.full_like(keys, len(keys)).scatter_reduce(0, kind, place, "amin")[kind] == place
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ def test_a_right_kernel_has_its_figures():
 
 
 def test_a_wrong_kernel_has_none():
-    with pytest.raises(AssertionError, match="kernel=scaled"):
+    with pytest.raises(AssertionError, match=r"kernel +scaled"):
         tightness.measure(Scaled(1.01), CASE, "cpu")
 
 

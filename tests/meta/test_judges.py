@@ -27,8 +27,8 @@ def test_strided_outputs_pass():
 
 
 def test_any_nan_equals_any_nan():
-    a = torch.tensor([0x7FC0, -0x40, 0x7F81, 0x3F80], dtype=torch.int16).view(BF16)
-    b = torch.tensor([0x7FC1, 0x7FC0, -0x40, 0x3F80], dtype=torch.int16).view(BF16)
+    a = torch.tensor([0x7FC0, -0x40, 0x7F81, *[0x3F80] * 3], dtype=torch.int16).view(BF16)
+    b = torch.tensor([0x7FC1, 0x7FC0, -0x40, *[0x3F80] * 3], dtype=torch.int16).view(BF16)
     judge.bitwise(a, b)
 
 
@@ -135,7 +135,9 @@ def test_bounded_sees_a_scale_error_that_lies_inside_everywhere():
 def test_bounded_sees_a_zeroed_row_and_a_zeroed_column_that_lie_inside():
     expected = output(256, 512)
     interval = wide(expected, 0)
-    interval = bounds.Interval(interval.lower.clamp(max=0), interval.upper.clamp(min=0), interval.expected, BF16)
+    for part in ((7, slice(None)), (slice(None), 41)):
+        interval.lower[part] = interval.lower[part].clamp(max=0)
+        interval.upper[part] = interval.upper[part].clamp(min=0)
     text = verdict(judge.bounded, zeroed_row(expected.clone()), interval)
     assert re.search(r"row 7 +by 0\.0000 +allowed 1 \+- 0\.\d+ +worst of 1 among 256 rows", text)
     text = verdict(judge.bounded, zeroed_column(expected.clone()), interval)
@@ -193,6 +195,23 @@ def test_mostly_zeros_are_mistrusted_unless_they_are_the_point():
         assert text.startswith("MISTRUSTED: 9 of 16 expected elements are exact zeros")
         assert section(text, "case") == ["empty"]
         judge_(expected, truth, zeros_expected=True)
+
+
+def test_what_is_mostly_not_finite_is_mistrusted():
+    """Poisoned memory is NaN too, and a kernel that writes nothing leaves it so."""
+    expected = output(4, 4)
+    expected[:2], expected[2, 0] = NAN, INF
+    for judge_, truth in ((judge.bitwise, expected), (judge.bounded, wide(expected, 0))):
+        assert verdict(judge_, expected, truth).startswith("MISTRUSTED: 9 of 16 expected elements are not finite")
+
+
+def test_enclosures_that_mostly_hold_zero_are_mistrusted():
+    """Whether they are so wide, or the case so: a kernel that does nothing would be right."""
+    expected = output()
+    interval = wide(expected, 10.0)
+    text = verdict(judge.bounded, torch.zeros_like(expected), interval)
+    assert re.match(r"MISTRUSTED: \d+ of 2304 enclosures hold 0; is that the case's point\?", text)
+    judge.bounded(expected, interval, zeros_expected=True)
 
 
 def test_a_mostly_open_enclosure_is_mistrusted():

@@ -95,3 +95,15 @@ def test_a_large_output_is_judged_in_chunks_with_the_same_result(monkeypatch, ju
     at_once = text()
     monkeypatch.setattr(chunks, "ELEMENTS", 700)
     assert text() == at_once
+
+
+def test_equal_tokens_count_once():
+    """Their errors are equal: 200 copies of a token that is off within its enclosure prove nothing more than one."""
+    generator = torch.Generator().manual_seed(4)
+    expected = torch.randn(1, 64, generator=generator, dtype=torch.float64)
+    error = 0.02 * torch.randn(1, 64, generator=generator, dtype=torch.float64).sign()
+    copies = expected.expand(200, 64)
+    one, many = (projections.scaled_parts(e + error, e - 0.02, e + 0.02, e, None, None) for e in (expected, copies))
+    assert one == many == []
+    others = copies + torch.linspace(0, 1e-3, 200, dtype=torch.float64)[:, None]
+    assert projections.scaled_parts(others + error, others - 0.02, others + 0.02, others, None, None) != []

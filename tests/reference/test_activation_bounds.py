@@ -35,6 +35,17 @@ def test_every_value_of_f_in_fp32_is_enclosed(name, dtype):
         assert ((enclosed.lower <= value) & (value <= enclosed.upper)).all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gelu_tanh_may_be_evaluated_by_its_definition(dtype):
+    """In fp32 1 + tanh cancels below about -3."""
+    gate = all_values(dtype)
+    found = torch.nn.functional.gelu(gate.float(), approximate="tanh").double()
+    by_sigmoid = sloppy_f(Activation("gelu_tanh"), gate)
+    assert ((found - by_sigmoid).abs() > 1e-3 * by_sigmoid.abs()).any()
+    enclosed = enclose_f(Range.point(gate), Activation("gelu_tanh"))
+    assert ((enclosed.lower <= found) & (found <= enclosed.upper)).all()
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_f_is_enclosed_on_intervals_that_hold_its_minimum(name):
     activation = Activation(name)

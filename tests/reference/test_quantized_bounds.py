@@ -90,13 +90,19 @@ def test_what_a_spread_is_rounded_to_lies_in_the_range_and_its_spread(units, dty
     assert (routes.range.upper + routes.spread - (sums + spread) * 2.1 <= slack).all()
 
 
+def test_spreads_of_one_expert_add_up_and_those_of_two_are_independent():
+    routes, spread, form = torch.zeros(2, 2, 1, dtype=F64), torch.ones(2, 2, 1, dtype=F64), rounding_form(None, BF16)
+    total = bounds._combine(Range.point(routes), spread, torch.tensor([[3, 3], [3, 1]]), form)
+    assert total.upper.flatten().tolist() == [2.0, 2**0.5]
+
+
 @pytest.mark.parametrize("dtype", [BF16, FP16])
 def test_atomics_may_add_in_any_order(dtype):
     form = rounding_form("w4a4_atomic", dtype)
     routes = torch.randn(4, 5, 64, generator=torch.Generator().manual_seed(1), dtype=F64).to(dtype).double()
     routes[0] *= 1000.0
     routes[1, 2] *= 2.0**9
-    total = bounds._combine(Range.point(routes), torch.zeros_like(routes), form)
+    total = bounds._combine(Range.point(routes), torch.zeros_like(routes), torch.arange(5).expand(4, 5), form)
     in_slot_order, others = moe.combine(routes, form), 0
     for order in permutations(range(5)):
         found = moe.combine(routes[:, list(order)], form)
@@ -109,6 +115,7 @@ def test_atomics_may_add_in_any_order(dtype):
 
 def test_atomics_that_may_overflow_on_the_way_allow_anything():
     routes = torch.tensor([[[60000.0], [-60000.0], [60000.0], [-60000.0]], [[1.0], [2.0], [3.0], [4.0]]], dtype=F64)
-    total = bounds._combine(Range.point(routes), torch.zeros_like(routes), rounding_form("w4a4_atomic", FP16))
+    form, ids = rounding_form("w4a4_atomic", FP16), torch.arange(4).expand(2, 4)
+    total = bounds._combine(Range.point(routes), torch.zeros_like(routes), ids, form)
     assert total.lower[0].item() == -torch.inf and total.upper[0].item() == torch.inf
     assert total.upper[1].isfinite()
