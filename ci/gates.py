@@ -6,12 +6,15 @@ Needs Triton, but neither torch nor a GPU. `launches` lists what is gated, `comp
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 from ..contract.gpus import ARCHITECTURES, CATALOG, PORTABLE, Gpu
 from ..contract.kernel import ACTIVATIONS, DTYPES
 from ..contract.shapes import CHECKPOINTS, LayerShape
 from ..kernels.launch import Launch
+from ..kernels.linear_plan import SPLITS, plan_linear
 from ..kernels.plan import plan_layer
+from ..kernels.variants import DEFAULT, VARIANTS
 from .gate_compile import Capability, Facts, GateError, arch_name, compile_in_child, compile_launch
 
 __all__ = [
@@ -32,6 +35,19 @@ SHAPES = tuple(CHECKPOINTS[name] for name in NAMES)
 RAGGED = LayerShape(256, 8, 272, 80)  # no K of the six is an odd multiple of 16, which is another binary
 TOKENS = (1, 3, 16, 64, 100, 128, 150, 256, 512, 1024, 2048, 4096, 8192, 32768)  # every tile of every shape
 
+# One GEMM of each of these plans stands for all that a variant other than the default chooses, which crossed would take
+# many minutes. Among them are both blocks, both dtypes, weighted and not, and every kind of K: of whole steps, with a
+# ragged last step, and an odd multiple of 16.
+SAMPLES: tuple[tuple[int, LayerShape, str, str], ...] = (  # tokens, shape, dtype, stage
+    (1, LayerShape(256, 8, 2048, 512), "bf16", "gate_up"),
+    (4096, LayerShape(256, 8, 2048, 512), "fp16", "down"),
+    (1, LayerShape(256, 8, 2048, 96), "fp16", "down"),
+    (4096, RAGGED, "bf16", "gate_up"),
+)
+
+# Of a linear layer: rows for the GEMV and for both blocks; K that is cut wide, narrow, and ragged.
+LINEAR_ROWS, LINEAR_K = (1, 16, 64), (4096, 640, 272)
+
 
 @cache
 def launches() -> tuple[tuple[Capability, Launch], ...]:
@@ -39,14 +55,18 @@ def launches() -> tuple[tuple[Capability, Launch], ...]:
 
     An architecture gets what the plans of its own GPUs choose and, because a GPU that the catalog does not know runs
     it, the portable plan. Both cross SHAPES (its own also RAGGED), TOKENS, dtypes, activations and weight_on_input.
+    Of the variants that are kept for comparison it gets SAMPLES, and of the linear layer its own GPUs' plans alone: the
+    portable plan's loops are those of the layers.
     """
     found: dict[tuple[Capability, Launch], tuple[Capability, Launch]] = {}
-    portable = _planned(PORTABLE, SHAPES)
+    portable = _planned(PORTABLE, SHAPES) + _decode(PORTABLE, SHAPES)
     for capability in GATED:
         instruction = ARCHITECTURES[capability].matrix_instruction
-        own = [launch for gpu in CATALOG if gpu.capability == capability for launch in _planned(gpu, (*SHAPES, RAGGED))]
+        gpus = [gpu for gpu in CATALOG if gpu.capability == capability]
+        own = [launch for gpu in gpus for launch in _planned(gpu, (*SHAPES, RAGGED)) + _decode(gpu, (*SHAPES, RAGGED))]
         others = [replace(launch, instruction=launch.instruction and instruction) for launch in portable]
-        for launch in own + others:
+        rest = [launch for gpu in gpus for launch in _samples(gpu) + _linear(gpu)]
+        for launch in own + others + rest:
             found.setdefault((capability, replace(launch, stage="")), (capability, launch))
     return tuple(found.values())
 
@@ -64,11 +84,38 @@ def _planned(gpu: Gpu, shapes: tuple[LayerShape, ...]) -> list[Launch]:
     return list(dict.fromkeys(launch for plan in plans for launch in plan.launches))
 
 
+def _samples(gpu: Gpu) -> list[Launch]:
+    return [
+        plan_layer(gpu, shape, tokens, dtype=dtype, kernel=name).launch(stage)
+        for name in VARIANTS
+        if name != DEFAULT
+        for tokens, shape, dtype, stage in SAMPLES
+    ]
+
+
+def _decode(gpu: Gpu, shapes: tuple[LayerShape, ...]) -> list[Launch]:
+    """The launches of all decode plans, in which the number of tokens has no part."""
+    plans = (
+        plan_layer(gpu, shape, 1, dtype=dtype, weight_on_input=weight_on_input, kernel="decode")
+        for dtype, shape, weight_on_input in product(DTYPES, shapes, (False, True))
+    )
+    return list(dict.fromkeys(launch for plan in plans for launch in plan.launches))
+
+
+def _linear(gpu: Gpu) -> list[Launch]:
+    plans = (
+        plan_linear(gpu, rows, 4096, k, dtype=dtype, split_k=split_k)
+        for dtype, rows, k, split_k in product(DTYPES, LINEAR_ROWS, LINEAR_K, SPLITS)
+    )
+    return list(dict.fromkeys(launch for plan in plans for launch in plan.launches))
+
+
 def launch_id(capability: Capability, launch: Launch) -> str:
-    """Names a gate: "sm_90-gate_up-bf16-fp8e4nv-m128-n64-kb32-4w-3s"."""
+    """Names a gate: "sm_90-gate_up-w4a16_gemm-bf16-fp8e4nv-m128-n64-kb32-unit32-4w-3s"."""
     types = dict.fromkeys(kind[1:] for _, kind in launch.arguments if kind in ("*bf16", "*fp16", "*fp8e4nv"))
     options = (_short(name, value) for name, value in launch.constexprs if not _is_size(value))
-    parts = [arch_name(capability), launch.stage, *types, *options, *tile_name(launch).split(" ")]
+    names = dict.fromkeys((launch.stage, launch.kernel.rsplit(".", 1)[-1]))
+    parts = [arch_name(capability), *names, *types, *options, *tile_name(launch).split(" ")]
     return "-".join(part for part in parts if part)
 
 
@@ -93,7 +140,7 @@ def check(facts: Facts, launch: Launch, capability: Capability) -> None:
     """Raises GateError with all that is wrong with `facts`, the compiled `launch` for `capability`.
 
     There is a cubin, for this architecture; shared memory stays within the opt-in limit; all matrix instructions are
-    of the kind that the launch expects, and there are none where it expects none; a kernel with a dot spills nothing.
+    of the kind that the launch expects, and there are none where it expects none; nothing is spilled.
     """
     arch, limit = arch_name(capability), ARCHITECTURES[capability].shared_memory
     kinds = sorted({instruction.split(" ")[0] for instruction in facts.instructions})
@@ -108,7 +155,7 @@ def check(facts: Facts, launch: Launch, capability: Capability) -> None:
     if kinds != expected:
         found, wanted = " and ".join(kinds) or "none", launch.instruction or "none"
         wrong.append(f"the matrix instruction is {found}, but should be {wanted}")
-    if launch.instruction and facts.stack_bytes:
+    if facts.stack_bytes:
         wrong.append(f"the stack is {facts.stack_bytes:,} bytes a thread (spilled registers), but should be 0")
     if wrong:
         raise GateError(f"{launch.label} on {arch}: " + "; ".join(wrong))

@@ -9,7 +9,10 @@ from torch import Tensor
 
 from ..contract.banks import ExpertBanks
 from ..contract.case import torch_dtype
+from .launch import Launch
 from .plan import LayerPlan
+
+_VIEWS = {"*u8": torch.uint8, "*i32": torch.int32}
 
 
 def plain(tensor: Tensor) -> Tensor:
@@ -22,20 +25,31 @@ def dtype_name(hidden_states: Tensor) -> str:
     return "bf16" if hidden_states.dtype == torch.bfloat16 else "fp16"
 
 
+def as_declared(launch: Launch, name: str, tensor: Tensor) -> Tensor:
+    """`tensor` as `launch` declares its argument `name`: block scales perhaps as bytes, packed weights as words."""
+    kind = dict(launch.arguments)[name]
+    return tensor.view(_VIEWS[kind]) if kind in _VIEWS else tensor
+
+
+def check_kinds(expected: dict[str, tuple[object, tuple[torch.dtype, ...]]], device: torch.device, like: str) -> None:
+    """Every argument is a tensor of one of its dtypes, on the `device` of what `like` names."""
+    for name, (tensor, allowed) in expected.items():
+        if not isinstance(tensor, Tensor) or tensor.dtype not in allowed:
+            found = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"{name} is {found}, but should be {' or '.join(map(str, allowed))}")
+        if tensor.device != device:
+            raise ValueError(f"{name} is on {tensor.device}, but should be on {device} like {like}")
+
+
 def check_tensors(hidden_states: Tensor, banks: ExpertBanks, topk_weights: Tensor, topk_ids: Tensor) -> None:
     if not isinstance(banks, ExpertBanks):
         raise TypeError(f"banks is a {type(banks).__name__}, but should be ExpertBanks")
-    dtypes = {
+    expected = {
         "hidden_states": (hidden_states, (torch.bfloat16, torch.float16)),
         "topk_weights": (topk_weights, (torch.float32,)),
         "topk_ids": (topk_ids, (torch.int32,)),
     }
-    for name, (tensor, allowed) in dtypes.items():
-        if not isinstance(tensor, Tensor) or tensor.dtype not in allowed:
-            found = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise TypeError(f"{name} is {found}, but should be {' or '.join(map(str, allowed))}")
-        if tensor.device != banks.device:
-            raise ValueError(f"{name} is on {tensor.device}, but should be on {banks.device} like the banks")
+    check_kinds(expected, banks.device, "the banks")
     if hidden_states.dim() != 2 or hidden_states.shape[1] != banks.hidden:
         raise ValueError(f"hidden_states has shape {list(hidden_states.shape)}, but should be [tokens, {banks.hidden}]")
     tokens = hidden_states.shape[0]
@@ -56,9 +70,14 @@ def check_plan(plan: LayerPlan, hidden_states: Tensor, banks: ExpertBanks, topk_
         raise ValueError(f"plan is for {plan.dtype}, but hidden_states is {hidden_states.dtype}")
     if hidden_states.shape[0] and not plan.launches:
         raise ValueError(f"plan is for zero tokens, but hidden_states has {hidden_states.shape[0]}")
-    if not (hidden_states.is_cuda or _interpreter_is_repaired()):
+    check_runs_here("hidden_states", hidden_states)
+
+
+def check_runs_here(name: str, tensor: Tensor) -> None:
+    """`tensor` is where a kernel can run."""
+    if not (tensor.is_cuda or _interpreter_is_repaired()):
         raise ValueError(
-            f"hidden_states is on {hidden_states.device}, but should be on a GPU; for the CPU set TRITON_INTERPRET=1 "
+            f"{name} is on {tensor.device}, but should be on a GPU; for the CPU set TRITON_INTERPRET=1 "
             "and import nvfp4_suite.ci.interpreter first"
         )
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from ..contract import gpus
 from ..contract.banks import ExpertBanks
 from . import prefill
-from .arguments import check_plan, check_tensors, dtype_name, plain, positive
-from .launch import Launch, device_function
+from .arguments import as_declared, check_plan, check_tensors, dtype_name, plain, positive
+from .launch import Launch, start
 from .plan import LayerPlan, plan_layer
 
 
@@ -37,7 +37,7 @@ def fused_experts(
     """
     check_tensors(hidden_states, banks, topk_weights, topk_ids)
     plan = plan_layer(
-        _gpu_of(hidden_states.device),
+        gpu_of(hidden_states.device),
         banks.layer_shape(topk_ids.shape[1]),
         hidden_states.shape[0],
         triton=triton.__version__.split("+")[0],
@@ -51,7 +51,8 @@ def fused_experts(
     return run(plan, hidden_states, banks, topk_weights, topk_ids, **options)
 
 
-def _gpu_of(device: torch.device) -> gpus.Gpu:
+def gpu_of(device: torch.device) -> gpus.Gpu:
+    """What plans are made for on `device`: its GPU, and no particular one for the CPU."""
     if device.type != "cuda":
         return gpus.PORTABLE
     gpu = gpus.current(device.index)
@@ -94,26 +95,32 @@ def _layer(
     plan: LayerPlan, x: Tensor, banks: ExpertBanks, weights: Tensor, ids: Tensor, alpha: float, limit: float
 ) -> Tensor:
     """The plan's launches, in order, on contiguous and aligned tensors."""
-    block_routes, block_expert = route_blocks(plan, ids)
-    blocks = {
-        "block_routes": block_routes,
-        "block_expert": block_expert,
-        "topk_weights": weights,
-        "routes": ids.numel(),
-    }
+    routed = _routed(plan, weights, ids)
     routing = {"topk_ids": ids, "experts": banks.experts}
     rows = x
     if weigh := plan.launch("weigh_input"):
         rows = x.new_empty(ids.numel(), banks.hidden)
         _by_columns(weigh, x=x, topk_weights=weights, out=rows, top_k=ids.shape[1])
     gate_up_banks = (banks.gate_up_packed, banks.gate_up_scale, banks.gate_up_global)
-    gate_up = _gemm(plan.launch("gate_up"), rows, *gate_up_banks, blocks)
+    gate_up = _gemm(plan.launch("gate_up"), rows, *gate_up_banks, *routed)
     act = x.new_empty(ids.numel(), banks.intermediate)
     _by_columns(plan.launch("activation"), gate_up=gate_up, out=act, alpha=alpha, limit=limit, **routing)
-    down = _gemm(plan.launch("down"), act, banks.down_packed, banks.down_scale, banks.down_global, blocks)
+    down = _gemm(plan.launch("down"), act, banks.down_packed, banks.down_scale, banks.down_global, *routed)
     out = torch.empty_like(x)
     _by_columns(plan.launch("sum_routes"), route_out=down, out=out, top_k=ids.shape[1], **routing)
     return out
+
+
+def _routed(plan: LayerPlan, weights: Tensor, ids: Tensor) -> tuple[int, dict]:
+    """How a GEMM finds its routes: programs for each of its blocks of weight rows, and the arguments that say it.
+
+    Blocks of routes that share an expert have a program each, or, in a plan that makes no blocks, single routes.
+    """
+    if not plan.launch("list_blocks"):
+        return ids.numel(), {"topk_ids": ids, "topk_weights": weights, "experts": plan.shape.experts}
+    block_routes, block_expert = route_blocks(plan, ids)
+    blocks = {"block_routes": block_routes, "block_expert": block_expert, "routes": ids.numel()}
+    return block_expert.numel(), {**blocks, "topk_weights": weights}
 
 
 def route_blocks(plan: LayerPlan, topk_ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,37 +140,39 @@ def route_blocks(plan: LayerPlan, topk_ids: Tensor) -> tuple[Tensor, Tensor]:
 
     count, scan = plan.launch("count_routes"), plan.launch("scan_counts")
     expert_tiles = triton.cdiv(experts, count.constexpr("BLOCK_E"))
-    _start(count, (chunks, expert_tiles), topk_ids=topk_ids, counts=counts, routes=routes, experts=experts)
+    start(count, (chunks, expert_tiles), topk_ids=topk_ids, counts=counts, routes=routes, experts=experts)
     scan_grid = (triton.cdiv(experts, scan.constexpr("BLOCK_E")),)
-    _start(scan, scan_grid, counts=counts, totals=totals, chunks=chunks, experts=experts)
+    start(scan, scan_grid, counts=counts, totals=totals, chunks=chunks, experts=experts)
     lists = {"first_slot": first_slot, "block_routes": block_routes, "routes": routes, "experts": experts}
-    _start(list_blocks, (blocks,), totals=totals, block_expert=block_expert, **lists)
-    _start(plan.launch("place_routes"), (chunks,), topk_ids=topk_ids, counts=counts, **lists)
+    start(list_blocks, (blocks,), totals=totals, block_expert=block_expert, **lists)
+    start(plan.launch("place_routes"), (chunks,), topk_ids=topk_ids, counts=counts, **lists)
     return block_routes, block_expert
 
 
-def _gemm(launch: Launch, x: Tensor, packed: Tensor, scale: Tensor, global_scale: Tensor, blocks: dict) -> Tensor:
-    """[routes, N] from the rows of `x`, which are one per route or one per token."""
-    rows, routes, expert_blocks = packed.shape[1], blocks["routes"], blocks["block_expert"].numel()
-    if dict(launch.arguments)["scale"] == "*u8":
-        scale = scale.view(torch.uint8)
+def _gemm(
+    launch: Launch, x: Tensor, packed: Tensor, scale: Tensor, global_scale: Tensor, programs: int, routed: dict
+) -> Tensor:
+    """[routes, N] from the rows of `x`, which are one per route or one per token; see _routed for the last two."""
+    rows, routes = packed.shape[1], routed["topk_weights"].numel()
+    packed, scale = as_declared(launch, "packed", packed), as_declared(launch, "scale", scale)
     out = x.new_empty(routes, rows)
     sizes = {"N": rows, "k_units": x.shape[1] // launch.constexpr("K_UNIT")}
-    grid = (expert_blocks * triton.cdiv(rows, launch.constexpr("BLOCK_N")),)
+    grid = (programs * triton.cdiv(rows, launch.constexpr("BLOCK_N")),)
     tensors = {"x": x, "packed": packed, "scale": scale, "global_scale": global_scale, "out": out}
-    _start(launch, grid, **tensors, **blocks, **sizes, rows_per_input=routes // x.shape[0])
+    if "table" in dict(launch.arguments):
+        tensors["table"] = _code_values(x.device)
+    start(launch, grid, **tensors, **routed, **sizes, rows_per_input=routes // x.shape[0])
     return out
+
+
+@cache
+def _code_values(device: torch.device) -> Tensor:
+    """fp32 [16]: the values of the e2m1 codes. The first call on a device copies, so no graph can capture that one."""
+    magnitudes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    return torch.cat([magnitudes, -magnitudes]).to(device)
 
 
 def _by_columns(launch: Launch, *, out: Tensor, **arguments) -> None:
     """One program per row of `out` and per block of its columns."""
     grid = (out.shape[0], triton.cdiv(out.shape[1], launch.constexpr("BLOCK")))
-    _start(launch, grid, out=out, columns=out.shape[1], **arguments)
-
-
-def _start(launch: Launch, grid: tuple[int, ...], **arguments):
-    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "enable_fp_fusion": launch.fp_fusion}
-    ordered = [arguments.pop(name) for name, _ in launch.arguments]
-    if arguments:
-        raise TypeError(f"{launch.stage} does not take {', '.join(arguments)}")
-    return device_function(launch)[grid](*ordered, **dict(launch.constexprs), **options)
+    start(launch, grid, out=out, columns=out.shape[1], **arguments)

@@ -1,4 +1,4 @@
-"""Launch: everything that decides which binary runs, as data. Pure until a device function is asked for."""
+"""Launch: everything that decides which binary runs, as data. Pure until a launch is started."""
 
 import importlib
 from dataclasses import dataclass
@@ -38,3 +38,22 @@ def device_function(launch: Launch):
     """The Triton function that `launch` names; imports triton."""
     module, name = launch.kernel.rsplit(".", 1)
     return getattr(importlib.import_module(f".device.{module}", __package__), name)
+
+
+def declare(stage: str, kernel: str, arguments: str, divisible: str, constexprs: dict, **rest) -> Launch:
+    """A Launch whose `arguments` read "name: type, name: type"; `divisible` names integers, separated by spaces.
+
+    Every pointer is 16-byte aligned, so is declared divisible.
+    """
+    typed = tuple(tuple(part.split(": ")) for part in arguments.split(", "))
+    declared = tuple(name for name, kind in typed if kind.startswith("*") or name in divisible.split())
+    return Launch(stage, kernel, typed, declared, tuple(constexprs.items()), **rest)
+
+
+def start(launch: Launch, grid: tuple[int, ...], **arguments):
+    """Starts `launch` on `arguments`, by name; raises TypeError for one that it does not take. The compiled binary."""
+    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "enable_fp_fusion": launch.fp_fusion}
+    ordered = [arguments.pop(name) for name, _ in launch.arguments]
+    if arguments:
+        raise TypeError(f"{launch.stage} does not take {', '.join(arguments)}")
+    return device_function(launch)[grid](*ordered, **dict(launch.constexprs), **options)

@@ -6,12 +6,13 @@ from functools import lru_cache
 from ..contract.gpus import PORTABLE, Gpu, architecture, is_known
 from ..contract.kernel import ACTIVATIONS, DTYPES
 from ..contract.shapes import LayerShape
-from . import prefill
+from . import decode, prefill
 from .launch import Launch
-from .tuning import BLOCK_M_STEPS, PORTABLE_BLOCK_M_STEPS, Tile, prefill_tile, shared_memory
+from .tuning import Tile, block_m_steps, least_tile, most_block_m, prefill_tile, shared_memory
+from .variants import DEFAULT, VARIANTS, WORD_K, Variant
 
 TRITONS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
-KERNELS = ("auto", "prefill", prefill.NAME)
+KERNELS = ("auto", "prefill", *VARIANTS, "decode", decode.NAME)
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,34 @@ def plan_layer(
     and for one that does not fit into the GPU's shared memory.
     """
     _check_options(tokens, triton=triton, dtype=dtype, activation=activation, kernel=kernel)
+    if kernel in ("decode", decode.NAME):  # "auto" will choose it below some number of routes, once that is measured
+        if override is not None:
+            raise ValueError(f"override is {override}, but should be None for {kernel}, which has no such tile")
+        launches = decode.launches(gpu, shape, dtype, activation, weight_on_input) if tokens else ()
+        return LayerPlan(decode.NAME, shape, dtype, launches, f"as asked, {gpu.name}: a GEMV for each route")
+    name = DEFAULT if kernel in ("auto", "prefill") else kernel
     if tokens == 0:
-        return LayerPlan(prefill.NAME, shape, dtype, (), "no tokens: nothing to launch")
+        return LayerPlan(name, shape, dtype, (), "no tokens: nothing to launch")
+    variant = VARIANTS[name]
     if override is None:
         tokens_per_expert = tokens * shape.top_k / shape.experts
-        tiles, why = _tiles(gpu, shape, tokens_per_expert), f"{tokens_per_expert:.3g} tokens per expert"
+        tiles, why = _tiles(gpu, shape, variant, tokens_per_expert), f"{tokens_per_expert:.3g} tokens per expert"
     else:
-        tiles, why = (_checked(override, gpu),) * 2, "override"
-    launches = prefill.launches(gpu, shape, tiles, dtype, activation, weight_on_input)
+        tiles, why = (_checked(override, gpu, variant),) * 2, "override"
+    launches = prefill.launches(gpu, shape, variant, tiles, dtype, activation, weight_on_input)
     card = gpu.name if is_known(gpu) or gpu == PORTABLE else f"{gpu.name} (unknown architecture, portable plan)"
-    return LayerPlan(prefill.NAME, shape, dtype, launches, f"{why}, {card}: block {tiles[0].block_m}")
+    reason = f"{why}, {card}: block {tiles[0].block_m}{_without_words(shape, variant, tiles)}"
+    return LayerPlan(name, shape, dtype, launches, reason)
+
+
+def _without_words(shape: LayerShape, variant: Variant, tiles: tuple[Tile, Tile]) -> str:
+    """Which GEMMs load single scales although the variant loads words, and why; empty where none do."""
+    gemms = zip(("gate_up", "down"), (shape.hidden, shape.intermediate), tiles, strict=True)
+    return "".join(
+        f", single scales in {stage} (K {k} or its step {2 * tile.block_kb} is no multiple of {WORD_K})"
+        for stage, k, tile in gemms
+        if variant.for_gemm(k, tile.block_kb) != variant
+    )
 
 
 def _check_options(tokens: int, **chosen: str) -> None:
@@ -71,32 +90,33 @@ def _check_options(tokens: int, **chosen: str) -> None:
         raise ValueError(f"tokens is {tokens}, but should be at least 0")
 
 
-def _tiles(gpu: Gpu, shape: LayerShape, tokens_per_expert: float) -> tuple[Tile, Tile]:
+def _tiles(gpu: Gpu, shape: LayerShape, variant: Variant, tokens_per_expert: float) -> tuple[Tile, Tile]:
     """The tiles of gate_up and down, which differ where only one of their K is ragged."""
-    steps = BLOCK_M_STEPS if is_known(gpu) else PORTABLE_BLOCK_M_STEPS
-    gate_up, down = (prefill_tile(tokens_per_expert, k, steps) for k in (shape.hidden, shape.intermediate))
-    return _fitted(gate_up, gpu), _fitted(down, gpu)
+    steps = block_m_steps(gpu, variant)
+    tiles = (prefill_tile(tokens_per_expert, k, steps, variant) for k in (shape.hidden, shape.intermediate))
+    return tuple(_fitted(tile, gpu, variant) for tile in tiles)
 
 
-def _fitted(tile: Tile, gpu: Gpu) -> Tile:
+def _fitted(tile: Tile, gpu: Gpu, variant: Variant) -> Tile:
     """`tile` with as many of its stages as the GPU's shared memory holds."""
-    while tile.num_stages > 1 and shared_memory(tile, architecture(gpu)) > architecture(gpu).shared_memory:
+    while tile.num_stages > 1 and shared_memory(tile, architecture(gpu), variant) > architecture(gpu).shared_memory:
         tile = replace(tile, num_stages=tile.num_stages - 1)
     return tile
 
 
-def _checked(tile: Tile, gpu: Gpu) -> Tile:
-    # With 8 bytes (16 of K) a step, Triton 3.6.0 and 3.8.0 compile the mma.sync form without a word and its results are
-    # wrong: an operand decoded from bytes takes 4 values of K a thread, which is 32 of K for one instruction.
-    least = {"block_m": 16, "block_n": 16, "block_kb": 16, "num_warps": 1, "num_stages": 1}
+def _checked(tile: Tile, gpu: Gpu, variant: Variant) -> Tile:
+    least, most = least_tile(variant), most_block_m(gpu, variant)
     for field in fields(Tile):
-        value = getattr(tile, field.name)
-        if value < least[field.name] or (value & (value - 1) and field.name != "num_stages"):
+        value, lowest = getattr(tile, field.name), getattr(least, field.name)
+        if value < lowest or (value & (value - 1) and field.name != "num_stages"):
             kind = "a number" if field.name == "num_stages" else "a power of two"
-            raise ValueError(
-                f"override's {field.name} is {value}, but should be {kind} of at least {least[field.name]}"
-            )
-    needed, limit = shared_memory(tile, architecture(gpu)), architecture(gpu).shared_memory
+            raise ValueError(f"override's {field.name} is {value}, but should be {kind} of at least {lowest}")
+    if most and tile.block_m > most:
+        raise ValueError(
+            f"override's block_m is {tile.block_m}, but should be at most {most} for {variant.form} on {gpu.name}: "
+            "two dots into one sum go wrong on tcgen05 (triton-lang/triton#10821)"
+        )
+    needed, limit = shared_memory(tile, architecture(gpu), variant), architecture(gpu).shared_memory
     if needed > limit:
         raise ValueError(f"override needs {needed:,} bytes of shared memory, but {gpu.name} has {limit:,} a block")
     return tile

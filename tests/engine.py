@@ -4,8 +4,25 @@ import os
 
 from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.case import Case
+from nvfp4_suite.contract.shapes import LayerShape as Shape
+from nvfp4_suite.kernels.variants import DEFAULT, VARIANTS
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # set by conftest before any test module is imported
+
+# Kernels that are kept to be compared with the default, from which their GEMMs alone differ, and what the interpreter
+# runs of them. On a GPU they run every case.
+COMPARED = frozenset(VARIANTS) - {DEFAULT}
+COMPARED_CASES = (
+    Case(Shape(4, 2, 48, 80), 5),
+    Case(Shape(4, 2, 272, 80), 4),
+    Case(Shape(3, 2, 64, 64), 5, dtype="fp16"),
+    Case(Shape(3, 3, 128, 32), 4),
+    Case(Shape(4, 2, 48, 80), 8, "dropped"),
+    Case(Shape(4, 2, 48, 80), 5, weight_on_input=True, dtype="fp16"),
+    Case(Shape(2, 1, 48, 16), 65, "hot", dtype="fp16"),
+    Case(Shape(4, 2, 80, 48), 5, "twice", inputs="random", dtype="fp16"),
+    Case(Shape(3, 2, 48, 32), 5, inputs="random"),  # tests/moe/test_edges.py
+)
 
 
 def on_gpu(values: list) -> list:
@@ -21,3 +38,8 @@ def runnable(cases: tuple[Case, ...]) -> list[Case]:
 def can_run_here(gpu: gpus.Gpu) -> bool:
     """Whether this session can execute plans made for `gpu`: pointers to e4m3 need a GPU that has the format."""
     return INTERPRETED or not gpus.architecture(gpu).native_e4m3 or gpus.architecture(gpus.current(0)).native_e4m3
+
+
+def runs_here(kernel: str, case: Case | None = None) -> bool:
+    """Whether this session runs `case` (None: one of no table) through the kernel of that name."""
+    return not INTERPRETED or kernel not in COMPARED or case in COMPARED_CASES

@@ -11,6 +11,7 @@ from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels.launch import Launch
 from nvfp4_suite.kernels.plan import plan_layer
 from nvfp4_suite.kernels.tuning import Tile, shared_memory
+from nvfp4_suite.kernels.variants import FORMS, Variant
 
 _SHAPE = re.compile(r"m\d+n\d+k\d+|kind::\w+")
 
@@ -21,7 +22,7 @@ _SHAPE = re.compile(r"m\d+n\d+k\d+|kind::\w+")
 def test_launch_compiles(capability, launch, record_property):
     record_property("arch", gates.arch_name(capability))
     record_property("kernel", launch.kernel.rsplit(".", 1)[-1])
-    record_property("tile", gates.tile_name(launch) if launch.instruction else "")
+    record_property("tile", gates.tile_name(launch) if launch.instruction or "gemv" in launch.kernel else "")
     record_property("limit", ARCHITECTURES[capability].shared_memory)
     start = time.perf_counter()
     facts = gates.compile_in_child(launch, capability)
@@ -31,7 +32,7 @@ def test_launch_compiles(capability, launch, record_property):
     record_property("triton", f"Triton {facts.triton}")
     record_property("instruction", " and ".join(sorted({_short(form) for form in facts.instructions})))
     gates.check(facts, launch, capability)
-    if launch.instruction:
+    if launch.kernel in FORMS.values():
         assert 0 <= _planned_bytes(launch, capability) - facts.shared_bytes <= 256
 
 
@@ -44,7 +45,10 @@ def _short(instruction: str) -> str:
 def _planned_bytes(launch: Launch, capability: tuple[int, int]) -> int:
     """What dispatch thought that the GEMM takes when it chose the number of stages."""
     sizes = (launch.constexpr(name) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_KB"))
-    return shared_memory(Tile(*sizes, launch.num_warps, launch.num_stages), ARCHITECTURES[capability])
+    tile = Tile(*sizes, launch.num_warps, launch.num_stages)
+    form = next(form for form, kernel in FORMS.items() if kernel == launch.kernel)
+    variant = Variant(form, scale_words=dict(launch.constexprs).get("SCALE_WORDS", False))
+    return shared_memory(tile, ARCHITECTURES[capability], variant)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ from nvfp4_suite.ci import gates
 from nvfp4_suite.contract.gpus import ARCHITECTURES, CATALOG, PORTABLE
 from nvfp4_suite.contract.kernel import ACTIVATIONS, DTYPES
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
+from nvfp4_suite.kernels.decode import NARROW, WIDE
 from nvfp4_suite.kernels.plan import plan_layer
-from nvfp4_suite.kernels.tuning import BLOCK_M_STEPS, PORTABLE_BLOCK_M_STEPS
+from nvfp4_suite.kernels.tuning import BLOCK_M_STEPS, PORTABLE_BLOCK_M_STEPS, block_m_steps
+from nvfp4_suite.kernels.variants import DEFAULT, VARIANTS
 
 SMALL = {f"{experts} experts": LayerShape(experts, 1, 2048, 768) for experts in (1, 8, 60)}
 
@@ -27,7 +29,7 @@ def test_every_gate_has_its_own_name():
 @pytest.mark.parametrize("capability", gates.GATED, ids=gates.arch_name)
 def test_every_tile_scale_dtype_and_option_is_gated(capability):
     launches, architecture = gated(capability), ARCHITECTURES[capability]
-    gemms = [launch for launch in launches if launch.instruction]
+    gemms = [g for g in launches if g.kernel == "gemm.w4a16_gemm" and not g.constexpr("SCALE_WORDS")]
     crossed = {
         tuple(g.constexpr(name) for name in ("BLOCK_M", "K_UNIT", "WEIGHTED"))
         + tuple(dict(g.arguments)[name] for name in ("x", "scale"))
@@ -36,7 +38,8 @@ def test_every_tile_scale_dtype_and_option_is_gated(capability):
     own = "*fp8e4nv" if architecture.native_e4m3 else "*u8"
     tiles = {(m, unit, own) for _, m in BLOCK_M_STEPS for unit in (16, 32)}
     tiles |= {(m, 32, "*u8") for _, m in PORTABLE_BLOCK_M_STEPS}
-    assert crossed == {
+    sampled = {(64, 16, False, "*bf16", "*u8")}  # of the emulated variant
+    assert crossed | sampled == sampled | {
         (m, unit, weighted, f"*{dtype}", scale)
         for m, unit, scale in tiles
         for weighted, dtype in product((False, True), DTYPES)
@@ -46,13 +49,63 @@ def test_every_tile_scale_dtype_and_option_is_gated(capability):
     assert activations == {(f"*{dtype}", activation) for dtype in DTYPES for activation in ACTIVATIONS}
 
 
+@pytest.mark.parametrize("gpu", CATALOG, ids=lambda g: g.name)
+@pytest.mark.parametrize("kernel", [name for name in VARIANTS if name != DEFAULT])
+def test_a_variants_samples_show_each_of_its_blocks_dtypes_and_kinds_of_k(kernel, gpu):
+    """Not crossed, but every value that a plan can give one of these is compiled at least once."""
+    names = ("BLOCK_M", "K_UNIT", "WEIGHTED", "EVEN_K", "SCALE_WORDS")
+
+    def values(launch):
+        own = {(name, value) for name, value in launch.constexprs if name in names}
+        return own | {("dtype", dict(launch.arguments)["x"]), ("scale", dict(launch.arguments)["scale"])}
+
+    planned = [
+        plan_layer(gpu, LayerShape(256, 8, hidden, 512), tokens, dtype=dtype, kernel=kernel, weight_on_input=weigh)
+        for hidden, tokens, dtype, weigh in product((2048, 96, 272), (1, 4096), DTYPES, (False, True))
+    ]
+    gemms = [plan.launch(stage) for plan in planned for stage in ("gate_up", "down")]
+    gated_values = set().union(
+        *(values(launch) for launch in gated(gpu.capability) if launch.kernel == gemms[0].kernel)
+    )
+    assert set().union(*map(values, gemms)) <= gated_values
+    blocks = {block_m for _, block_m in block_m_steps(gpu, VARIANTS[kernel])}
+    assert {gemm.constexpr("BLOCK_M") for gemm in gemms} == blocks
+
+
+@pytest.mark.parametrize("capability", gates.GATED, ids=gates.arch_name)
+def test_every_cut_scale_dtype_and_weight_of_the_gemvs_is_gated(capability):
+    own = "*fp8e4nv" if ARCHITECTURES[capability].native_e4m3 else "*u8"
+    cuts = {(*WIDE, 32, own), (*NARROW, 32, own), (*NARROW, 16, own)}
+    crossed = {(*cut, f"*{dtype}") for cut, dtype in product(cuts, DTYPES)}
+    assert _constants(capability, "gemv.linear_gemv", "BLOCK_N", "WORDS", "K_UNIT") == crossed
+    cuts |= {(*WIDE, 32, "*u8"), (*NARROW, 32, "*u8")}
+    crossed = {(weighted, *cut, f"*{dtype}") for weighted, cut, dtype in product((False, True), cuts, DTYPES)}
+    assert _constants(capability, "gemv.w4a16_gemv", "WEIGHTED", "BLOCK_N", "WORDS", "K_UNIT") == crossed
+
+
+@pytest.mark.parametrize("capability", gates.GATED, ids=gates.arch_name)
+def test_every_block_split_and_dtype_of_the_linear_gemm_is_gated(capability):
+    own = "*fp8e4nv" if ARCHITECTURES[capability].native_e4m3 else "*u8"
+    crossed = product((16, 64), (16, 32), (False, True), (own,), (f"*{dtype}" for dtype in DTYPES))
+    assert _constants(capability, "linear.linear_gemm", "BLOCK_M", "K_UNIT", "PARTIAL") == set(crossed)
+
+
+def _constants(capability: tuple[int, int], kernel: str, *names: str) -> set[tuple]:
+    """These constexprs of every gated launch of `kernel`, its type of scales and its dtype."""
+    launches = [launch for launch in gated(capability) if launch.kernel == kernel]
+    types = [dict(launch.arguments) for launch in launches]
+    values = [[launch.constexpr(name) for name in names] for launch in launches]
+    return {(*value, kinds["scale"], kinds["x"]) for value, kinds in zip(values, types, strict=True)}
+
+
 @pytest.mark.parametrize("gpu", [PORTABLE, *CATALOG], ids=lambda g: g.name)
 def test_no_token_count_and_no_shape_reaches_a_binary_that_is_not_gated(gpu):
     """Every 12 % between 1 and 40,000 tokens, also for the checkpoints beyond the six: their sizes are no constants."""
     listed = {_binary(launch) for launch in gated(gpu.capability or (8, 0))}
     for tokens in sorted({int(1.12**step) for step in range(95)}):
         for name, shape in (CHECKPOINTS | SMALL).items():
-            missing = {_binary(launch) for launch in plan_layer(gpu, shape, tokens).launches} - listed
+            plans = (plan_layer(gpu, shape, tokens, kernel=kernel) for kernel in ("prefill", "decode"))
+            missing = {_binary(launch) for plan in plans for launch in plan.launches} - listed
             assert not missing, f"{name} with {tokens} tokens on {gpu.name} runs what is not gated: {missing}"
 
 

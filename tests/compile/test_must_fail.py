@@ -15,9 +15,9 @@ from nvfp4_suite.kernels.tuning import Tile
 H100 = Gpu("NVIDIA H100 80GB HBM3", (9, 0))
 
 
-def launch_of(stage: str, tile: Tile | None = None) -> Launch:
+def launch_of(stage: str, tile: Tile | None = None, kernel: str = "auto") -> Launch:
     """One launch of a plan for the H100: fp8 scale pointers, room for large tiles, wgmma."""
-    return plan_layer(H100, LayerShape(256, 8, 2048, 512), 1, override=tile).launch(stage)
+    return plan_layer(H100, LayerShape(256, 8, 2048, 512), 1, override=tile, kernel=kernel).launch(stage)
 
 
 def refused(launch: Launch, capability: tuple[int, int], message: str) -> None:
@@ -37,6 +37,22 @@ def test_a_tile_over_the_shared_memory_limit() -> None:
 
 def test_spilled_registers() -> None:
     refused(launch_of("gate_up", Tile(256, 128, 32, 4, 3)), (9, 0), r"on sm_90: the stack is \d.* bytes .*should be 0$")
+
+
+def test_spilled_registers_of_a_gemv() -> None:
+    """A kernel without a dot, in which a thread has 128 words a step instead of 16."""
+    launch = launch_of("gate_up", kernel="decode")
+    constants = dict(launch.constexprs) | {"BLOCK_N": 32}
+    launch = replace(launch, constexprs=tuple(constants.items()), num_warps=1)
+    refused(launch, (9, 0), r"on sm_90: the stack is \d.* bytes .*should be 0$")
+
+
+@pytest.mark.parametrize("capability", [(10, 0), (10, 3), (11, 0)], ids=gates.arch_name)
+@pytest.mark.parametrize("form", ["pair", "table"])
+def test_two_dots_on_tcgen05(form, capability) -> None:
+    """A plan expects mma.sync of them there: two dots into one accumulator go wrong (triton-lang/triton#10821)."""
+    launch = replace(launch_of("gate_up", Tile(64), f"prefill_w4a16_{form}"), instruction="mma.sync")
+    refused(launch, capability, "the matrix instruction is tcgen05, but should be mma.sync$")
 
 
 @pytest.mark.parametrize(

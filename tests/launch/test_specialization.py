@@ -10,22 +10,36 @@ from nvfp4_suite.kernels import experts
 from nvfp4_suite.kernels.launch import Launch, device_function
 from nvfp4_suite.kernels.plan import plan_layer
 
+from ..engine import COMPARED
 from ..moe.subject import layer_arguments, plan_options
 
 # Sizes that tempt Triton to specialize: 1, multiples of 16, and neither.
 SHAPES = [LayerShape(1, 1, 16, 16), LayerShape(16, 2, 272, 80), LayerShape(32, 16, 256, 512)]
 
 
+@pytest.mark.parametrize("kernel", ["prefill", "decode"])
 @pytest.mark.parametrize("weight_on_input", [False, True])
 @pytest.mark.parametrize("tokens", [1, 16, 33])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"e{s.experts}k{s.top_k}h{s.hidden}i{s.intermediate}")
-def test_every_launch_compiles_as_declared(shape, tokens, weight_on_input, device, monkeypatch):
+def test_every_launch_compiles_as_declared(shape, tokens, weight_on_input, kernel, device, monkeypatch):
     case = Case(shape, tokens, inputs="random", weight_on_input=weight_on_input)
-    plan = plan_layer(gpus.current(0), shape, tokens, **plan_options(case))
-    compiled = []
-    start = experts._start
-    monkeypatch.setattr(experts, "_start", lambda launch, *a, **k: compiled.append((launch, start(launch, *a, **k))))
-    experts.run(plan, *layer_arguments(random_inputs(case).to(device)))
+    plan = plan_layer(gpus.current(0), shape, tokens, kernel=kernel, **plan_options(case))
+    check_compiled_as_declared(plan, experts, monkeypatch, *layer_arguments(random_inputs(case).to(device)))
+
+
+@pytest.mark.parametrize("kernel", sorted(COMPARED))
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"e{s.experts}k{s.top_k}h{s.hidden}i{s.intermediate}")
+def test_every_compared_kernel_compiles_as_declared(shape, kernel, device, monkeypatch):
+    case = Case(shape, 33, inputs="random")
+    plan = plan_layer(gpus.current(0), shape, case.tokens, kernel=kernel, **plan_options(case))
+    check_compiled_as_declared(plan, experts, monkeypatch, *layer_arguments(random_inputs(case).to(device)))
+
+
+def check_compiled_as_declared(plan, module, monkeypatch, *arguments) -> None:
+    """Runs `plan` by `module`.run, and compares every binary with the launch that it came of."""
+    compiled, start = [], module.start
+    monkeypatch.setattr(module, "start", lambda launch, *a, **k: compiled.append((launch, start(launch, *a, **k))))
+    module.run(plan, *arguments)
     torch.cuda.synchronize()
     assert [launch for launch, _ in compiled] == list(plan.launches)
     for launch, binary in compiled:

@@ -145,8 +145,8 @@ def test_an_unknown_gpu_is_announced_once(monkeypatch):
     unknown = Gpu("NVIDIA X1", (13, 0))
     monkeypatch.setattr(gpus, "current", lambda index: unknown)
     with pytest.warns(UserWarning, match=r"NVIDIA X1 has an unknown architecture \(13, 0\)"):
-        assert experts._gpu_of(torch.device("cuda", 0)) == unknown
-    assert experts._gpu_of(torch.device("cuda", 0)) == unknown  # a second warning would be an error
+        assert experts.gpu_of(torch.device("cuda", 0)) == unknown
+    assert experts.gpu_of(torch.device("cuda", 0)) == unknown  # a second warning would be an error
 
 
 def test_the_reason_says_what_decided():
