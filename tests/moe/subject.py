@@ -14,12 +14,12 @@ from nvfp4_suite.kernels.registry import KERNELS
 from nvfp4_suite.reference import judge, moe
 from nvfp4_suite.reference.draws.layer import draw
 
-from ..engine import INTERPRETED
+from ..engine import INTERPRETED, runs_here
 from ..poison import poisoned_allocations
 
 
 def taken(cases: Iterable[Case]) -> list:
-    """Parameters (case, kernel): for every registered kernel the cases that it takes.
+    """Parameters (case, kernel): for every registered kernel the cases that it takes and that this session runs.
 
     Raises ValueError for a kernel that takes none of them: it would be tested by nothing, without a word.
     """
@@ -28,7 +28,8 @@ def taken(cases: Iterable[Case]) -> list:
         mine = [case for case in cases if kernel.promise.takes(case)]
         if not mine:
             raise ValueError(f"{kernel.name} takes none of {len(cases)} cases, but should be tested: {kernel.promise}")
-        pairs += [pytest.param(case, kernel, id=f"{case.id}-{kernel.name}") for case in mine]
+        here = [case for case in mine if runs_here(kernel.name, case)]
+        pairs += [pytest.param(case, kernel, id=f"{case.id}-{kernel.name}") for case in here]
     return pairs
 
 
