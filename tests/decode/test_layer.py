@@ -48,18 +48,24 @@ def _on_device(case: Case, device: str) -> Inputs:
 def _cancelling(inputs: Inputs) -> Inputs:
     """gate_up's sums become 0 but for their rounding, which shows any change of their order; 8 bits seldom would.
 
-    The second half of K mirrors the first, with the other sign in x, and x spreads over many binades.
+    The second half of K repeats the first with the other sign in x, its blocks in another order: mirrored or shifted,
+    the halves of a tree would cancel exactly. x spreads over many binades.
     """
     half = inputs.banks.hidden // 2
     x, packed = inputs.hidden_states[:, :half], inputs.banks.gate_up_packed[..., : half // 2]
     x = (x.double() * 2.0 ** (torch.arange(half) % 12 - 8)).to(x.dtype)
     scale = inputs.banks.gate_up_scale.view(torch.uint8)[..., : half // 16]
+    order = torch.arange(half // 16) * 7 % (half // 16)
+
+    def again(part: torch.Tensor) -> torch.Tensor:
+        return part.unflatten(-1, (half // 16, -1))[..., order, :].flatten(-2)
+
     banks = dataclasses.replace(
         inputs.banks,
-        gate_up_packed=torch.cat([packed, (packed << 4 | packed >> 4).flip(-1)], dim=-1),
-        gate_up_scale=torch.cat([scale, scale.flip(-1)], dim=-1).view(torch.float8_e4m3fn),
+        gate_up_packed=torch.cat([packed, again(packed)], dim=-1),
+        gate_up_scale=torch.cat([scale, again(scale)], dim=-1).view(torch.float8_e4m3fn),
     )
-    return dataclasses.replace(inputs, hidden_states=torch.cat([x, -x.flip(-1)], dim=1), banks=banks)
+    return dataclasses.replace(inputs, hidden_states=torch.cat([x, -again(x)], dim=1), banks=banks)
 
 
 def _part(inputs: Inputs, tokens: slice) -> Inputs:

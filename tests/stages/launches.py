@@ -25,9 +25,10 @@ def gemm(plan: LayerPlan, stage: str, gemms: list[Gemm], device: str) -> list[to
     banks = together("packed"), together("scale").view(torch.float8_e4m3fn), together("global_scale")
     with poisoned_allocations():
         block_routes, block_expert = experts.route_blocks(plan, ids)
-        blocks = {"block_routes": block_routes, "block_expert": block_expert, "routes": ids.numel()}
-        blocks["topk_weights"] = topk_weights.flatten().to(device)
-        out = experts._gemm(plan.launch(stage), x.flatten(0, 1).to(device), *banks, blocks)
+        routed = {"block_routes": block_routes, "block_expert": block_expert, "routes": ids.numel()}
+        routed["topk_weights"] = topk_weights.flatten().to(device)
+        programs = block_expert.numel()
+        out = experts._gemm(plan.launch(stage), x.flatten(0, 1).to(device), *banks, programs, routed)
     return list(out.cpu().unflatten(0, x.shape[:2]).unbind(1))
 
 
