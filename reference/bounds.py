@@ -18,7 +18,8 @@ from . import moe, quantize
 from .accumulation import MAX_K, Sums, likely_sums, worst_sums
 from .activation_bounds import enclose_f
 from .activations import Activation
-from .formats import BLOCK, decode_e2m1, decode_e4m3
+from .codes import Values
+from .formats import decode_e2m1, decode_e4m3
 from .ranges import Range, hull
 from .rounding import Rounding, rounding_form, unrounded
 
@@ -123,23 +124,20 @@ def enter(x: Range, input_scale: Tensor | None, form: Rounding) -> Range:
     """
     if form.recipe is None:
         return x
-    recipe, stored = quantize.RECIPES[form.recipe], moe.stored(input_scale, form.recipe)
-    lower, upper = (end.float().unflatten(-1, (-1, BLOCK)) for end in (x.lower, x.upper))
-    most = torch.maximum(lower.abs(), upper.abs())
-    least = torch.minimum(lower.abs(), upper.abs()).masked_fill((lower < 0) & (upper > 0), 0)
-    anything = (lower.isinf() & upper.isinf() & (lower != upper)).any(-1, keepdim=True)
-    last = recipe.block_scale(most.amax(-1), stored)
-    smallest = torch.where(anything[..., 0], torch.inf, least.amax(-1))  # one scale will do, as it is anything
-    first = recipe.block_scale(smallest, stored)
+    stored = moe.stored(input_scale, form.recipe)
+    values = Values.of(x.lower, x.upper, stored, quantize.RECIPES[form.recipe])
+    least, most = values.amaxes()
+    anything = values.anything.any(-1)
+    last = values.scale_of(most)
+    first = torch.where(anything, last, values.scale_of(least))  # where it is anything, one scale will do
     ends = []
     for step in range(int((last - first).max()) + 1):
         scale = torch.minimum(first + step, last)
-        for end in (lower, upper):
-            codes = recipe.codes(end, scale, stored)
-            ends.append(decode_e2m1(codes).double() * decode_e4m3(scale).double()[..., None])
-    anything = anything & ~lower.isnan().any(-1, keepdim=True)
-    values = hull(ends, certain=torch.ones_like(anything)).with_anything(anything)
-    return values.map(lambda end: end.flatten(-2))
+        for end in (values.lower, values.upper):
+            ends.append(decode_e2m1(values.codes_of(end, scale)).double() * decode_e4m3(scale).double()[..., None])
+    anything = (anything & ~values.lower.isnan().any(-1))[..., None]
+    entered = hull(ends, certain=torch.ones_like(anything)).with_anything(anything)
+    return entered.map(lambda end: end.flatten(-2))
 
 
 def _down(sums: Sums, alpha: Tensor, w: Tensor | None, form: Rounding) -> Sums:

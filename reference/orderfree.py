@@ -7,10 +7,11 @@ below 2^8 g (bf16) or 2^11 g (fp16), the significant bits of d. In a GEMM's sum,
 divides every product.
 
 What is no sum rounds in one known place (scales, routing weights, f(gate) * up), element by element, and is only asked
-to stay inside the range of its format. So is quantization, whose block scales must neither saturate nor underflow,
-because that would hide faults. Gates must lie where every formula of f gives exactly 0 or the gate itself.
+to stay inside the range of its format. So is quantization, whose block scales must not saturate, because that would
+hide faults (they may underflow: recipes differ there). Gates must lie where every formula of f gives exactly 0 or the
+gate itself.
 
-`prove` follows the rounding points of the case's format, see rounding.py; draw.py draws inputs that pass.
+`prove` follows the rounding points of the case's format, see rounding.py; draws/ draws inputs that pass.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -156,7 +157,7 @@ def added(routes: Tensor, dtype: torch.dtype, atomics: bool) -> Iterator[Conditi
 
 
 def quantized(stage: str, x: Tensor, input_scale: Tensor, recipe: str) -> Iterator[Condition]:
-    """The blocks of `x` [R, K] have scales that neither saturate nor vanish; `input_scale` is 0-dim."""
+    """The blocks of `x` [R, K] are finite and have scales that do not saturate; `input_scale` is 0-dim."""
     amax = x.unflatten(-1, (-1, formats.BLOCK)).abs().amax(-1)
     p = input_scale.double().expand_as(amax)
     yield Condition(f"{stage}: not finite", amax.isfinite(), {"amax": amax}, "block")

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .accumulation import DEVIATIONS
 from .chunks import chunks
 from .explain import table
 
-DEVIATIONS = 6
 SHARED_ERROR = 2.0**-9
 WHOLE = "the whole"
 
