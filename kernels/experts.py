@@ -95,26 +95,27 @@ def _layer(
     plan: LayerPlan, x: Tensor, banks: ExpertBanks, weights: Tensor, ids: Tensor, alpha: float, limit: float
 ) -> Tensor:
     """The plan's launches, in order, on contiguous and aligned tensors."""
-    routed = _routed(plan, weights, ids)
+    routed = routed_by(plan, weights, ids)
     routing = {"topk_ids": ids, "experts": banks.experts}
     rows = x
     if weigh := plan.launch("weigh_input"):
         rows = x.new_empty(ids.numel(), banks.hidden)
-        _by_columns(weigh, x=x, topk_weights=weights, out=rows, top_k=ids.shape[1])
+        by_columns(weigh, x=x, topk_weights=weights, out=rows, top_k=ids.shape[1])
     gate_up_banks = (banks.gate_up_packed, banks.gate_up_scale, banks.gate_up_global)
-    gate_up = _gemm(plan.launch("gate_up"), rows, *gate_up_banks, *routed)
+    gate_up = gemm(plan.launch("gate_up"), rows, *gate_up_banks, *routed)
     act = x.new_empty(ids.numel(), banks.intermediate)
-    _by_columns(plan.launch("activation"), gate_up=gate_up, out=act, alpha=alpha, limit=limit, **routing)
-    down = _gemm(plan.launch("down"), act, banks.down_packed, banks.down_scale, banks.down_global, *routed)
+    by_columns(plan.launch("activation"), gate_up=gate_up, out=act, alpha=alpha, limit=limit, **routing)
+    down = gemm(plan.launch("down"), act, banks.down_packed, banks.down_scale, banks.down_global, *routed)
     out = torch.empty_like(x)
-    _by_columns(plan.launch("sum_routes"), route_out=down, out=out, top_k=ids.shape[1], **routing)
+    by_columns(plan.launch("sum_routes"), route_out=down, out=out, top_k=ids.shape[1], **routing)
     return out
 
 
-def _routed(plan: LayerPlan, weights: Tensor, ids: Tensor) -> tuple[int, dict]:
+def routed_by(plan: LayerPlan, weights: Tensor, ids: Tensor) -> tuple[int, dict]:
     """How a GEMM finds its routes: programs for each of its blocks of weight rows, and the arguments that say it.
 
-    Blocks of routes that share an expert have a program each, or, in a plan that makes no blocks, single routes.
+    `weights` f32 and `ids` i32 are [T, top_k]. Blocks of routes that share an expert have a program each, or, in a plan
+    that makes no blocks, single routes.
     """
     if not plan.launch("list_blocks"):
         return ids.numel(), {"topk_ids": ids, "topk_weights": weights, "experts": plan.shape.experts}
@@ -149,10 +150,13 @@ def route_blocks(plan: LayerPlan, topk_ids: Tensor) -> tuple[Tensor, Tensor]:
     return block_routes, block_expert
 
 
-def _gemm(
+def gemm(
     launch: Launch, x: Tensor, packed: Tensor, scale: Tensor, global_scale: Tensor, programs: int, routed: dict
 ) -> Tensor:
-    """[routes, N] from the rows of `x`, which are one per route or one per token; see _routed for the last two."""
+    """[routes, N] of x's dtype: a grouped GEMM of the rows of `x` [R, K], one per route or one per token.
+
+    `packed` u8 [E, N, K/2], `scale` e4m3 [E, N, K/16], `global_scale` f32 [E, N]; routed_by gives the last two.
+    """
     rows, routes = packed.shape[1], routed["topk_weights"].numel()
     packed, scale = as_declared(launch, "packed", packed), as_declared(launch, "scale", scale)
     out = x.new_empty(routes, rows)
@@ -172,7 +176,7 @@ def _code_values(device: torch.device) -> Tensor:
     return torch.cat([magnitudes, -magnitudes]).to(device)
 
 
-def _by_columns(launch: Launch, *, out: Tensor, **arguments) -> None:
-    """One program per row of `out` and per block of its columns."""
+def by_columns(launch: Launch, *, out: Tensor, **arguments) -> None:
+    """Starts a pointwise launch: one program per row of `out` [R, columns] and per block of its columns."""
     grid = (out.shape[0], triton.cdiv(out.shape[1], launch.constexpr("BLOCK")))
     start(launch, grid, out=out, columns=out.shape[1], **arguments)

@@ -127,6 +127,6 @@ def test_the_row_of_a_dropped_route_is_left_alone(dropped, device):
     ids = torch.tensor([[3], [dropped], [0]], dtype=torch.int32, device=device)
     plan = plan_layer(_gpu(), LayerShape(4, 1, 32, 16), 3, kernel="decode")
     with poisoned_allocations():
-        routed = experts._routed(plan, inputs.topk_weights, ids)
-        out = experts._gemm(plan.launch("gate_up"), inputs.hidden_states, *middle, *routed)
+        routed = experts.routed_by(plan, inputs.topk_weights, ids)
+        out = experts.gemm(plan.launch("gate_up"), inputs.hidden_states, *middle, *routed)
     assert out[1].isnan().all() and not out[[0, 2]].isnan().any()

@@ -28,7 +28,7 @@ def gemm(plan: LayerPlan, stage: str, gemms: list[Gemm], device: str) -> list[to
         routed = {"block_routes": block_routes, "block_expert": block_expert, "routes": ids.numel()}
         routed["topk_weights"] = topk_weights.flatten().to(device)
         programs = block_expert.numel()
-        out = experts._gemm(plan.launch(stage), x.flatten(0, 1).to(device), *banks, programs, routed)
+        out = experts.gemm(plan.launch(stage), x.flatten(0, 1).to(device), *banks, programs, routed)
     return list(out.cpu().unflatten(0, x.shape[:2]).unbind(1))
 
 
@@ -39,7 +39,7 @@ def activation(plan: LayerPlan, gate_up: torch.Tensor, limit: float, device: str
     with poisoned_allocations():
         out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
         options = {"alpha": 1.702, "limit": limit, "topk_ids": ids, "experts": 1}
-        experts._by_columns(plan.launch("activation"), gate_up=gate_up, out=out, **options)
+        experts.by_columns(plan.launch("activation"), gate_up=gate_up, out=out, **options)
     return out.cpu()
 
 
@@ -51,5 +51,5 @@ def sum_routes(plan: LayerPlan, routes: torch.Tensor, device: str) -> torch.Tens
     with poisoned_allocations():
         out = routes.new_empty(tokens, hidden)
         options = {"top_k": top_k, "topk_ids": ids, "experts": 1}
-        experts._by_columns(plan.launch("sum_routes"), route_out=routes, out=out, **options)
+        experts.by_columns(plan.launch("sum_routes"), route_out=routes, out=out, **options)
     return out.cpu()
