@@ -5,6 +5,7 @@ import os
 from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.case import Case
 from nvfp4_suite.contract.shapes import LayerShape as Shape
+from nvfp4_suite.kernels import decode
 from nvfp4_suite.kernels.variants import DEFAULT, VARIANTS
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # set by conftest before any test module is imported
@@ -24,6 +25,10 @@ COMPARED_CASES = (
     Case(Shape(3, 2, 48, 32), 5, inputs="random"),  # tests/moe/test_edges.py
 )
 
+# A program of the decode kernel takes the interpreter two or three times as long as one of prefill, and each of its
+# routes has programs of its own. Its larger cases are left to a GPU: a route more is nothing new to it.
+DECODED_ROUTES = 12
+
 
 def on_gpu(values: list) -> list:
     """`values` for a GPU; none of them for the interpreter, where they would take minutes."""
@@ -42,4 +47,14 @@ def can_run_here(gpu: gpus.Gpu) -> bool:
 
 def runs_here(kernel: str, case: Case | None = None) -> bool:
     """Whether this session runs `case` (None: one of no table) through the kernel of that name."""
-    return not INTERPRETED or kernel not in COMPARED or case in COMPARED_CASES
+    if not INTERPRETED:
+        return True
+    if kernel == decode.NAME:
+        return case is None or case.tokens * case.shape.top_k <= DECODED_ROUTES
+    return kernel not in COMPARED or case in COMPARED_CASES
+
+
+def tokens_here(kernel: str, top_k: int) -> slice:
+    """Those tokens of a layer's input, of no table, that this session runs through the kernel of that name."""
+    few = INTERPRETED and kernel == decode.NAME
+    return slice(DECODED_ROUTES // 2 // top_k if few else None)

@@ -12,7 +12,7 @@ from nvfp4_suite.ci.golden import GOLDEN, ROOT
 from nvfp4_suite.contract.case import Case
 from nvfp4_suite.contract.kernel import Kernel
 
-from ..engine import runnable
+from ..engine import INTERPRETED, runnable
 from ..moe.subject import expected_of, inputs_of, run_kernel, taken
 
 ENTRIES = exact.read(GOLDEN)
@@ -50,7 +50,11 @@ def test_the_reference_gives_the_recorded_digest(case: Case, rounding: str):
     assert recording.digest(expected_of(case, rounding)) == _recorded(case, rounding)
 
 
-@pytest.mark.parametrize(("case", "kernel"), taken(runnable(ORDERFREE)))
+# In the interpreter two cases show the path. All others follow: tests/moe holds each kernel to the reference's bits.
+SHOWN = ORDERFREE[:2] if INTERPRETED else ORDERFREE
+
+
+@pytest.mark.parametrize(("case", "kernel"), taken(runnable(SHOWN)))
 def test_a_kernel_gives_the_recorded_digest(case: Case, kernel: Kernel, device):
     found = recording.digest(run_kernel(kernel, inputs_of(case), device, **case.options))
     assert found == _recorded(case, kernel.promise.orderfree_rounding)

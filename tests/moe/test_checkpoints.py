@@ -12,7 +12,7 @@ from nvfp4_suite.contract.kernel import Kernel
 from nvfp4_suite.kernels.registry import KERNELS
 from nvfp4_suite.reference import bounds, judge
 
-from ..engine import runs_here
+from ..engine import runs_here, tokens_here
 from .subject import layer_arguments, run_kernel
 
 CHECKPOINTS = Path(__file__).parent.parent / "data" / "checkpoints"
@@ -26,7 +26,9 @@ HERE = {name: kernel for name, kernel in KERNELS.items() if runs_here(name)}
 def test_kernel_is_within_its_bound(producer: str, layer: int, dtype, kernel: Kernel, device):
     given = load_file(CHECKPOINTS / "layer_io.safetensors")
     banks = load_experts(CHECKPOINTS / producer, layer)
-    inputs = Inputs(given["hidden_states"].to(dtype), banks, given["topk_weights"], given["topk_ids"])
+    tokens = tokens_here(kernel.name, given["topk_ids"].shape[1])
+    x, weights, ids = (given[name][tokens] for name in ("hidden_states", "topk_weights", "topk_ids"))
+    inputs = Inputs(x.to(dtype), banks, weights, ids)
     actual = run_kernel(kernel, inputs, device)
     where = {"producer": producer, "layer": layer, "kernel": kernel.name}
     judge.bounded(actual, bounds.enclose(*layer_arguments(inputs), rounding=kernel.promise.rounding), **where)
