@@ -13,11 +13,11 @@ H200 = Gpu("NVIDIA H200", (9, 0))
     [
         (0, 4096, 4096, []),
         (1, 4096, 4096, ["gemv"]),
-        (2, 4096, 4096, ["gemv"]),
-        (3, 4096, 4096, ["gemm", "sum_splits"]),
-        (3, 4096, 1008, ["gemm"]),  # K is too short
-        (64, 8129, 4096, ["gemm"]),  # 128 tiles are enough
-        (64, 8128, 4096, ["gemm", "sum_splits"]),
+        (4, 4096, 4096, ["gemv"]),
+        (5, 4096, 4096, ["gemm", "sum_splits"]),
+        (5, 4096, 1008, ["gemm"]),  # K is too short
+        (64, 12225, 4096, ["gemm"]),  # 192 tiles are enough
+        (64, 12224, 4096, ["gemm", "sum_splits"]),
         (4096, 4096, 4096, ["gemm"]),
     ],
 )
@@ -27,7 +27,7 @@ def test_few_rows_take_the_gemv_and_few_tiles_two_parts(m, n, k, stages):
     assert plan.split_k == 1 + ("sum_splits" in stages)
 
 
-@pytest.mark.parametrize(("m", "block_m"), [(1, 16), (32, 16), (33, 64), (4096, 64)])
+@pytest.mark.parametrize(("m", "block_m"), [(1, 16), (16, 16), (17, 64), (4096, 64)])
 @pytest.mark.parametrize("split_k", [1, 2])
 def test_an_asked_split_is_a_gemm_of_so_many_parts(m, block_m, split_k):
     plan = plan_linear(H200, m, 4096, 4096, split_k=split_k)
@@ -51,10 +51,10 @@ def test_sizes_are_never_constants(m):
 
 
 def test_fusion_is_off_in_every_launch():
-    launches = plan_linear(H200, 1, 64, 64).launches + plan_linear(H200, 3, 64, 64, split_k=2).launches
+    launches = plan_linear(H200, 1, 64, 64).launches + plan_linear(H200, 5, 64, 64, split_k=2).launches
     assert len(launches) == 3 and not any(launch.fp_fusion for launch in launches)
 
 
 def test_the_reason_says_what_decided():
     assert plan_linear(H200, 2, 4096, 4096).reason == "2 rows, NVIDIA H200: GEMV"
-    assert plan_linear(H200, 100, 4096, 4096).reason == "100 rows, 128 tiles, NVIDIA H200: block 64, split_k 1"
+    assert plan_linear(H200, 100, 8192, 4096).reason == "100 rows, 256 tiles, NVIDIA H200: block 64, split_k 1"
