@@ -14,12 +14,15 @@ from .kernel import ACTIVATIONS, DTYPES, FORMATS
 from .shapes import LayerShape
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
     from torch import Tensor
 
 ROUTINGS = ("random", "hot", "few", "twice", "dropped")
 INPUTS = ("orderfree", "random")
 TIERS = ("smoke", "ci", "all")
+PIECE = 2**22  # bytes of a bank that are drawn at once
 
 
 @dataclass(frozen=True)
@@ -110,21 +113,34 @@ def torch_dtype(name: str) -> "torch.dtype":
 
 
 def hashed(key: str, *shape: int) -> "Tensor":
-    """Integers in [0, 2^32) as int64 of `shape`: element i is a hash of `key` and i.
+    """Integers in [0, 2^32) as int64 of `shape`: element i is a hash of `key` and i. On torch's default device.
 
     The mixer is the 32-bit "lowbias32" of Chris Wellons' hash-prospector (multipliers 0x7feb352d and 0x846ca68b).
     """
+    return _hashes(key, 0, math.prod(shape)).reshape(shape)
+
+
+def _hashes(key: str, first: int, count: int) -> "Tensor":
+    """`count` of the integers of `key`, flat, from element `first` on."""
     import torch
 
     digest = hashlib.sha256(key.encode()).digest()
     start, stride = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little") | 1
-    count = 1
-    for size in shape:
-        count *= size
-    x = (torch.arange(count, dtype=torch.int64) * stride + start) & 0xFFFFFFFF
+    x = (torch.arange(first, first + count, dtype=torch.int64) * stride + start) & 0xFFFFFFFF
     for shift, multiplier in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x = ((x ^ (x >> shift)) * multiplier) & 0xFFFFFFFF
-    return (x ^ (x >> 16)).reshape(shape)
+    return x ^ (x >> 16)
+
+
+def _hashed_bytes(key: str, byte_of: "Callable[[Tensor], Tensor]", *shape: int) -> "Tensor":
+    """uint8 of `shape`: what `byte_of` makes of `hashed`, a piece at a time, for the integers take far more memory."""
+    import torch
+
+    flat = torch.empty(math.prod(shape), dtype=torch.uint8)
+    for first in range(0, len(flat), PIECE):
+        some = flat[first : first + PIECE]
+        some.copy_(byte_of(_hashes(key, first, len(some))))
+    return flat.reshape(shape)
 
 
 def topk_ids(case: Case) -> "Tensor":
@@ -154,6 +170,9 @@ def random_inputs(case: Case) -> Inputs:
 
     Global scales differ per row and keep gate and up rows near 1, so that no output is made of zeros or of infinities.
     Input scales, for w4a4 alone, differ per expert; the largest is about right for what they quantize.
+
+    They are made on torch's default device and are the same on each: within `torch.device("cuda")`, banks of gigabytes
+    take a moment.
     """
     s = case.shape
     bell = (hashed(f"{case.id}/x", case.tokens, s.hidden, 4) >> 16).sum(-1) - 2 * 0xFFFF  # standard deviation 37,837
@@ -175,7 +194,7 @@ def _random_matrix(key: str, experts: int, rows: int, k: int) -> "tuple[Tensor, 
     """packed, scale and global of one bank; the globals make a row's dot product with unit-normal x about 1."""
     import torch
 
-    packed = (hashed(f"{key}/packed", experts, rows, k // 2) & 0xFF).to(torch.uint8)
-    scale = (0x30 + hashed(f"{key}/scale", experts, rows, k // 16) % 24).to(torch.uint8).view(torch.float8_e4m3fn)
+    packed = _hashed_bytes(f"{key}/packed", lambda h: h & 0xFF, experts, rows, k // 2)
+    scale = _hashed_bytes(f"{key}/scale", lambda h: 0x30 + h % 24, experts, rows, k // 16).view(torch.float8_e4m3fn)
     jitter = 1 + (hashed(f"{key}/global", experts, rows) >> 9).float() / 2**23  # [1, 2): every mantissa bit in use
     return packed, scale, jitter * 2.0 ** -round(3 + math.log2(k) / 2)

@@ -1,0 +1,135 @@
+"""For any launch of any card's plans a small order-free layer that runs it: it takes its place in this card's plan."""
+
+from dataclasses import replace
+from functools import cache
+
+from nvfp4_suite.ci import gates
+from nvfp4_suite.contract import gpus
+from nvfp4_suite.contract.case import Case
+from nvfp4_suite.contract.gpus import CATALOG, PORTABLE, Gpu, architecture
+from nvfp4_suite.contract.kernel import DTYPES
+from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
+from nvfp4_suite.kernels.launch import Launch
+from nvfp4_suite.kernels.linear_plan import LinearPlan, plan_linear
+from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
+from nvfp4_suite.kernels.pointwise import COLUMN_BLOCK
+from nvfp4_suite.kernels.tuning import Tile, most_block_m
+from nvfp4_suite.kernels.variants import DEFAULT, FORMS, VARIANTS, Variant
+
+from ..engine import INTERPRETED
+
+HOST = Gpu("NVIDIA H200", (9, 0)) if INTERPRETED else gpus.current(0)
+OTHER = 96  # the sizes that the launch says nothing of: a block of 64 and a part of one
+MANY_EXPERTS, CHUNK = 70, 128  # more than one block of experts; tokens of more than one chunk of routes
+UNEVEN = LayerShape(256, 8, 2048, 96)  # no step of down's K is whole
+
+
+@cache
+def launches() -> dict[str, Launch]:
+    """Every binary that some card's plans run, by name.
+
+    The gates list them, but for the kernels kept for comparison, of which they take samples. What instruction a launch
+    expects makes no other binary; it is what another card's compiler would choose.
+    """
+    gated = [launch for _, launch in gates.launches()]
+    found = {replace(launch, stage="", instruction=None): launch for launch in [*_compared(), *gated]}
+    return {name_of(launch): replace(launch, instruction=None) for launch in found.values()}
+
+
+def name_of(launch: Launch) -> str:
+    """As the gates name it, without an architecture."""
+    return gates.launch_id(HOST.capability or (0, 0), launch).partition("-")[2]
+
+
+def can_run(launch: Launch) -> bool:
+    """Whether this session's card can: an H200 can run them all, no card has more shared memory."""
+    needs_e4m3 = any(kind == "*fp8e4nv" for _, kind in launch.arguments)
+    if needs_e4m3 and not architecture(HOST).native_e4m3:
+        return False
+    most = {FORMS[form]: most_block_m(HOST, Variant(form)) for form in FORMS}.get(launch.kernel)
+    return most is None or launch.constexpr("BLOCK_M") <= most
+
+
+def _compared() -> list[Launch]:
+    plans = (
+        plan_layer(gpu, shape, tokens, dtype=dtype, weight_on_input=weight_on_input, kernel=name)
+        for gpu in (*CATALOG, PORTABLE)
+        for shape in (CHECKPOINTS["Qwen3.6-35B-A3B"], UNEVEN, gates.RAGGED)
+        for tokens in (1, 4096)
+        for dtype in DTYPES
+        for weight_on_input in (False, True)
+        for name in VARIANTS
+        if name != DEFAULT
+    )
+    return list(dict.fromkeys(launch for plan in plans for launch in plan.launches))
+
+
+def is_linear(launch: Launch) -> bool:
+    return launch.stage in ("gemv", "gemm", "sum_splits")
+
+
+def layer_host(launch: Launch) -> tuple[Case, LayerPlan]:
+    """A case, and the plan for it in which `launch` runs."""
+    constants = dict(launch.constexprs)
+    case = _case(launch)
+    options = {"dtype": case.dtype, "activation": case.activation, "weight_on_input": case.weight_on_input}
+    options["kernel"] = "decode" if launch.kernel == "gemv.w4a16_gemv" else "prefill"
+    override = Tile(constants["BLOCK_M"]) if "BLOCK_M" in constants else None
+    plan = plan_layer(HOST, case.shape, case.tokens, override=override, **options)
+    return case, _taking_its_place(launch, plan)
+
+
+def _case(launch: Launch) -> Case:
+    constants = dict(launch.constexprs)
+    hidden = intermediate = OTHER
+    experts, tokens, routing = 4, 3, "random"
+    if launch.stage in ("count_routes", "scan_counts", "list_blocks", "place_routes"):
+        experts, tokens, routing = MANY_EXPERTS, CHUNK + 1, "dropped"
+    elif launch.stage == "gate_up":
+        hidden = _k(constants)
+    elif launch.stage == "down":
+        intermediate = _k(constants)
+    else:
+        hidden = intermediate = COLUMN_BLOCK + 16
+        tokens, routing = 8, "dropped"
+    if "BLOCK_M" in constants:  # one expert's routes are a block and one more
+        tokens, routing = constants["BLOCK_M"] + 1, "hot"
+    return Case(
+        LayerShape(experts, 2, hidden, intermediate),
+        tokens,
+        routing,
+        dtype=_dtype(launch),
+        activation=constants.get("ACTIVATION", "silu"),
+        activation_limit=64.0,
+        weight_on_input=launch.stage == "weigh_input" or (launch.stage == "down" and not constants["WEIGHTED"]),
+    )
+
+
+def linear_host(launch: Launch) -> tuple[tuple[int, int, int, str], LinearPlan]:
+    """(m, n, k, dtype) of a linear layer, and the plan for it in which `launch` runs."""
+    constants = dict(launch.constexprs)
+    m = constants["BLOCK_M"] + 1 if "BLOCK_M" in constants else 2
+    k = OTHER if launch.stage == "sum_splits" else _k(constants)
+    split_k = 2 if constants.get("PARTIAL", launch.stage == "sum_splits") else 1
+    sizes = (m, COLUMN_BLOCK + 16 if launch.stage == "sum_splits" else OTHER, k)
+    split_k = "auto" if launch.stage == "gemv" else split_k
+    plan = plan_linear(HOST, *sizes, dtype=_dtype(launch), split_k=split_k)
+    return (*sizes, plan.dtype), _taking_its_place(launch, plan)
+
+
+def _k(constants: dict) -> int:
+    """Some steps and, unless the launch is compiled for whole steps, a last one that is not whole."""
+    step = 2 * constants["BLOCK_KB"] if "BLOCK_KB" in constants else 8 * constants["WORDS"]
+    steps = 3 if constants.get("PARTIAL") else 1  # two parts of K, the second ragged
+    return steps * step + (step if constants.get("EVEN_K") else constants["K_UNIT"])
+
+
+def _dtype(launch: Launch) -> str:
+    return "fp16" if any(kind == "*fp16" for _, kind in launch.arguments) else "bf16"
+
+
+def _taking_its_place(launch: Launch, plan):
+    launches = tuple(launch if other.stage == launch.stage else other for other in plan.launches)
+    if launch not in launches:
+        raise ValueError(f"{launch.label} has no place among {', '.join(other.stage for other in plan.launches)}")
+    return replace(plan, launches=launches)
