@@ -19,6 +19,11 @@ class GemmCase(NamedTuple):
     def id(self) -> str:
         return f"gemm-e{self.experts}r{self.rows}n{self.n}k{self.k}-{self.dtype}-{self.format}"
 
+    @property
+    def keys(self) -> list[str]:
+        """What the inputs of each expert are drawn from."""
+        return [f"{self.id}/expert {expert}" for expert in range(self.experts)]
+
 
 class ActivationCase(NamedTuple):
     """gate and up of `rows` routes, `columns` wide."""
@@ -49,14 +54,17 @@ class SumCase(NamedTuple):
         return f"sum-t{self.tokens}k{self.top_k}h{self.hidden}-{self.dtype}{atomics}"
 
 
-# K and N on either side of a step of 64 and of a tile of 64 rows. All have the four kinds of rows of x.
+# K and N on either side of a step of 64 and of a tile of 64 rows; K of three steps, and of sixteen, which are one of a
+# GEMV. All have the four kinds of rows of x.
 GEMMS: tuple[GemmCase, ...] = (
     GemmCase(8, 32, 16),
     GemmCase(8, 64, 48, dtype="fp16"),
     GemmCase(8, 96, 64),
-    GemmCase(8, 96, 80, dtype="fp16"),
+    GemmCase(8, 96, 80, dtype="fp16", experts=1),
+    GemmCase(8, 32, 192),
     GemmCase(17, 32, 272, experts=1),
     GemmCase(8, 64, 272, dtype="fp16"),
+    GemmCase(4, 32, 1024, dtype="fp16", experts=1),
     GemmCase(8, 32, 16, format="w4a4"),
     GemmCase(8, 64, 48, format="w4a4", dtype="fp16"),
     GemmCase(8, 96, 272, format="w4a4"),

@@ -5,7 +5,7 @@ Every number comes from hashing `key`. All inputs pass the conditions by which o
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,12 +15,14 @@ from .. import formats, moe
 from ..activations import Activation
 from ..formats import BLOCK
 from ..orderfree import ATOMIC_LIMITS, FP32_LIMIT, Condition, added, gemm, in_range, passing, require, saturated
-from ..rounding import rounding_form
+from ..rounding import Rounding, rounding_form
 from .rows import Rows, first_passing, mantissas, weight_rows
 
 SCALE_BINADES = 4  # of the weights of a row, at most
 ROW_BINADES = 12  # of the rows of x
+ROW_BITS = 17  # of an integer in x and of the number of values in its row, together
 MAX_INPUT_SCALE = 2.0**-9
+NEIGHBOURS = 4  # of a routing weight, on either side, that are tried with it
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +58,7 @@ def draw_gemm(key: str, rows: int, n: int, k: int, dtype: str, format_: str) -> 
     """A GEMM of `rows` x `n` sums over `k`: every fourth row of x is dense, or of few bits, or sparse, or one-hot.
 
     Weight rows have all codes, scales of up to four binades, and globals of full mantissas, as their sums allow.
+    Routing weights are in [1/2, 1), and aimed so that the order of the products shows in the result, see _aimed.
     """
     drawn = _dense_rows(key, rows, k, dtype) if format_ == "w4a16" else _quantized_rows(key, rows, k)
     topk_weights = mantissas(f"{key}/weights", 23, rows) / 2
@@ -68,19 +71,24 @@ def draw_gemm(key: str, rows: int, n: int, k: int, dtype: str, format_: str) -> 
         lambda attempt: weight_rows(key, 1, n, k, size, attempt, SCALE_BINADES),
         lambda trial: passing(with_weights(trial).conditions())[None],
     )
-    found = with_weights(weights)
+    found = _aimed(with_weights(weights))
     require(found.conditions(), _places("row", rows))
     return found
 
 
 def _dense_rows(key: str, rows: int, k: int, dtype: str) -> tuple[Tensor, None, None, None]:
-    """x [R, K] of W4A16: integers of all bits of d, or 2 or 3 times a power of two; each row has its own exponent."""
-    bits = {"bf16": 8, "fp16": 11}[dtype]
+    """x [R, K] of W4A16: integers of up to all bits of d, or 2 or 3 times a power of two; rows differ in exponent.
+
+    The more values a row has, the fewer bits they have, so that its sums leave room for dense weights.
+    """
+    used = _used(key, rows, k)
+    _, bits_of_count = torch.frexp(used.sum(1, keepdim=True).double())
+    bits = (ROW_BITS - bits_of_count.long()).clamp(2, {"bf16": 8, "fp16": 11}[dtype])
     h = hashed(f"{key}/x", rows, k)
-    full = (h >> 8) % 2**bits
+    full = (h >> 8) % (1 << bits)
     few = 2 + (h >> 8) % 2 << (h >> 16) % (bits - 1)
     few_bits = torch.arange(rows)[:, None] % 4 == 1
-    values = torch.where(_used(key, rows, k), torch.where(few_bits, few, full), 0) * torch.where(h & 1 == 0, 1, -1)
+    values = torch.where(used, torch.where(few_bits, few, full), 0) * torch.where(h & 1 == 0, 1, -1)
     exponent = hashed(f"{key}/exponent", rows, 1) % ROW_BINADES - bits
     return torch.ldexp(values.double(), exponent - ROW_BINADES // 2).to(torch_dtype(dtype)), None, None, None
 
@@ -102,6 +110,48 @@ def _used(key: str, rows: int, k: int) -> Tensor:
     last = torch.arange(k) >= k - BLOCK
     single = torch.arange(k) == (rows + 5 * torch.arange(rows)[:, None]) % k
     return torch.where(kind == 3, single, (kind < 2) | (h % 4 == 0) | last & (h % 2 == 0))
+
+
+def _aimed(gemm: Gemm) -> Gemm:
+    """`gemm` with routing weights under which ((sum * alpha) * w) differs from the same products in other orders.
+
+    Orders differ in the last bit of fp32. Rounding to d hides that, but for results at the middle between two numbers
+    of d. So every result asks for the weight that puts it there, and each row takes, of all these weights and their
+    neighbours in fp32, the first that shows the most orders in the result that asked for it.
+    """
+    form = rounding_form(gemm.format, gemm.dtype)
+    x, weight, alpha = gemm.operands()
+    sums, alpha, drawn = (x @ weight.T)[..., None], alpha[:, None], gemm.topk_weights.double()[:, None, None]
+    scaled = form.fp32(sums * alpha)
+    tried = _neighbours(_to_next_middle(scaled, drawn, gemm.dtype))
+    right = form.narrow(form.fp32(scaled * tried))
+    shown = sum((form.narrow(other) != right).long() for other in _other_orders(gemm, sums, alpha, tried, form))
+    shown = shown.where((tried >= 1 / 2) & (tried < 1), 0).flatten(1)
+    most, first = shown.max(1)
+    aimed = torch.where(most > 0, tried.flatten(1).gather(1, first[:, None])[:, 0], drawn.flatten())
+    return replace(gemm, topk_weights=aimed.float())
+
+
+def _to_next_middle(scaled: Tensor, w: Tensor, dtype: torch.dtype) -> Tensor:
+    """The weights with which `scaled` comes out at the first middle between two numbers of `dtype` from scaled * w."""
+    near = (scaled * w).abs().to(dtype)
+    above = (near.view(torch.int16) + 1).view(dtype)
+    return (near.double() + above.double()) / 2 / scaled.abs()
+
+
+def _neighbours(w: Tensor) -> Tensor:
+    """[..., 9], float64: `w` [..., 1] in fp32, and the numbers before and behind it."""
+    bits = w.float().view(torch.int32) + torch.arange(-NEIGHBOURS, NEIGHBOURS + 1, dtype=torch.int32)
+    return bits.view(torch.float32).double()
+
+
+def _other_orders(gemm: Gemm, sums: Tensor, alpha: Tensor, w: Tensor, form: Rounding) -> Iterator[Tensor]:
+    """(sum * w) * alpha, sum * (alpha * w), and in W4A4 ((sum * input scale) * global) * w, in fp32."""
+    yield form.fp32(form.fp32(sums * w) * alpha)
+    yield form.fp32(sums * form.fp32(alpha * w))
+    if gemm.input_scale is not None:
+        of_weight = gemm.weights.global_scale[0].double()[:, None]
+        yield form.fp32(form.fp32(form.fp32(sums * gemm.input_scale.double()) * of_weight) * w)
 
 
 def draw_activation(key: str, rows: int, columns: int, dtype: str, activation: Activation) -> Tensor:

@@ -1,4 +1,8 @@
-"""The decodes of the two-dot forms and of scale words, exhaustively: every packed byte x every scale byte."""
+"""The decodes of the two-dot forms and of scale words, exhaustively: every packed byte x every scale byte.
+
+What FreeToken#578 claims of its pairs: codes come as their value * 2^-14, signs included; what enters the dots is the
+table's weight * 2^-7; every finite product is exact in bf16. Its GEMMs of K = 272 and 80 are in tests/families.
+"""
 
 import pytest
 import torch
@@ -19,6 +23,8 @@ from nvfp4_suite.reference import formats
 NAN_BYTES = (0x7F, 0xFF)
 FINITE = [byte for byte in range(256) if byte not in NAN_BYTES]
 NATIVE, EMULATED = torch.float8_e4m3fn, torch.uint8
+# What enters the dots is the weight times this share.
+every_form = pytest.mark.parametrize(("form", "share"), [("pair", 2.0**-7), ("table", 1.0)], ids=["pair", "table"])
 
 
 @triton.jit
@@ -76,7 +82,7 @@ def _assert_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def test_every_code_of_a_pair_is_its_value_times_2_to_the_minus_14(device):
-    """Signs included, that of zero too, and exact in bf16 as well (FreeToken#578)."""
+    """The sign of zero included, and exact in bf16 as well."""
     out = torch.full((256, 2), torch.nan, dtype=torch.float16, device=device)
     _decode_pairs[(2,)](out, STEP=128)
     packed = torch.arange(256, dtype=torch.uint8)[:, None]
@@ -87,26 +93,29 @@ def test_every_code_of_a_pair_is_its_value_times_2_to_the_minus_14(device):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize(("form", "power"), [("pair", PAIR_EPILOGUE.value), ("table", 1.0)])
-def test_every_byte_times_every_finite_scale_is_the_weight_to_the_bit(form, power, e4m3, dtype, device):
-    """A pair's are the weight by the power of two that its epilogue restores."""
+@every_form
+def test_every_byte_times_every_finite_scale_is_its_share_of_the_weight_to_the_bit(form, share, e4m3, dtype, device):
     packed = torch.arange(256, dtype=torch.uint8).repeat(len(FINITE), 1)
     scale = torch.tensor(FINITE, dtype=torch.uint8)[:, None].repeat(1, 32)
-    exact = formats.dequantize_blocks(packed, scale) / power
+    exact = formats.dequantize_blocks(packed, scale) * share
     expected = exact.to(torch_dtype(dtype))
     assert torch.equal(expected.double(), exact)  # 16 bits hold every product, so there is nothing to round
     _assert_bits(_decoded(form, e4m3, torch_dtype(dtype), device)[FINITE], expected)
 
 
-@pytest.mark.parametrize(("form", "power"), [("pair", PAIR_EPILOGUE.value), ("table", 1.0)])
-def test_nan_scales_are_nan_natively_and_480_emulated(form, power, e4m3, device):
+def test_the_epilogue_of_a_pair_makes_up_for_its_share():
+    assert PAIR_EPILOGUE.value == 2.0**7
+
+
+@every_form
+def test_nan_scales_are_nan_natively_and_480_emulated(form, share, e4m3, device):
     actual = _decoded(form, e4m3, torch.bfloat16, device)[list(NAN_BYTES)]
     if e4m3 == NATIVE:
         assert actual.isnan().all()
     else:
         packed = torch.arange(256, dtype=torch.uint8).repeat(2, 1)
         values = formats.decode_e2m1(formats.unpack(packed)) * torch.tensor([[480.0], [-480.0]])
-        assert torch.equal(actual.float() * power, values)
+        assert torch.equal(actual.float() / share, values)
 
 
 @pytest.mark.parametrize("words", [1, 2, 4])

@@ -37,6 +37,12 @@ def test_a_replay_gives_the_bytes_of_an_eager_run(m, n, k, split_k, device):
     judge.bitwise(out, linear.nvfp4_linear(*arguments, split_k=split_k))
 
 
+# Bytes of GPU memory that one of the following tests holds at once, at most. The last needs nearly all: 8.6 GB are its
+# workspace, 2.2 GB its output. What PyTorch keeps of earlier tests comes on top, but is given up where memory is short.
+MOST_MEMORY = 11e9
+
+
+@pytest.mark.fault("sgl-project/sglang#4727")
 @pytest.mark.parametrize(
     ("m", "n", "k", "split_k"),
     [
@@ -47,11 +53,14 @@ def test_a_replay_gives_the_bytes_of_an_eager_run(m, n, k, split_k, device):
     ],
 )
 def test_beyond_2_31_the_last_rows_are_those_of_a_small_layer(m, n, k, split_k, device):
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
     x = torch.randn(m, k, device=device).to(torch.bfloat16)
     packed = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, device=device)
-    scale = torch.ones(n, k // 16, device=device).to(torch.float8_e4m3fn)
+    scale = torch.full((n, k // 16), 0x38, dtype=torch.uint8, device=device).view(torch.float8_e4m3fn)  # 1.0
     global_scale = torch.full((n,), 2.0**-9, device=device)
     out = linear.nvfp4_linear(x, packed, scale, global_scale, split_k=split_k)
     rows, columns = slice(max(m - 64, 0), m), slice(n - 64, n)
     last = (packed[columns].clone(), scale[columns].clone(), global_scale[columns])
     judge.bitwise(out[rows, columns], linear.nvfp4_linear(x[rows], *last, split_k=split_k))
+    assert torch.cuda.max_memory_allocated() - before < MOST_MEMORY

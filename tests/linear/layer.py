@@ -1,15 +1,25 @@
-"""Linear layers for these tests: inputs of several kinds, what is right for them, and how plans are run."""
+"""Linear layers for these tests: inputs of two kinds, what is right for them, and how plans are run."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
-from nvfp4_suite.contract.case import hashed, torch_dtype
+from nvfp4_suite.contract.case import Case, random_inputs
+from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels import linear
 from nvfp4_suite.kernels.linear_plan import LinearPlan
 from nvfp4_suite.reference import formats
+from nvfp4_suite.reference.accumulation import likely_sums, worst_sums
+from nvfp4_suite.reference.bounds import Interval
+from nvfp4_suite.reference.draws.stages import Gemm, draw_gemm
+from nvfp4_suite.reference.ranges import Range
 
 from ..poison import poisoned_allocations
+
+# Rows of x and of W that are drawn; larger layers repeat them. No tile has such a period, so a tile in the place of
+# another still shows.
+PERIODS = (17, 97)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,40 +38,46 @@ class Layer:
         """float64 [N, K], without the global scale."""
         return formats.dequantize_blocks(self.packed, self.scale.view(torch.uint8))
 
+    def operands(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """x and W, global scale included: what a judge explains a difference with."""
+        return self.x, self.weights() * self.global_scale.double()[:, None]
+
     def outputs(self, sums: torch.Tensor) -> torch.Tensor:
         """What the sums [M, N], in float64, become: rounded to fp32, times the global in fp32, rounded to the dtype."""
         return (sums.float() * self.global_scale).to(self.x.dtype)
 
+    def exact(self) -> torch.Tensor:
+        """The outputs where the sums are exact."""
+        return self.outputs(self.x.double() @ self.weights().T)
+
+    def enclosure(self) -> Interval:
+        """Where the outputs lie, in whatever order they are summed. Globals are positive, so outputs grow with sums."""
+        x, tiny = Range.point(self.x.double()), torch.finfo(self.x.dtype).tiny
+        worst, likely = (sums_of(x, self.weights(), tiny).range for sums_of in (worst_sums, likely_sums))
+        both = worst.within(likely).map(lambda sums: self.outputs(sums).double())
+        return Interval(both.lower, both.upper, self.exact().double(), self.x.dtype)
+
 
 def order_free(m: int, n: int, k: int, dtype: str) -> Layer:
-    """All codes, scales of all mantissas over two binades, globals of 24 bits; x are small integers times 2^row.
+    """Sums that are exact in any order, and as rich as that allows; see reference.draws.stages."""
+    drawn = _drawn(min(m, PERIODS[0]), min(n, PERIODS[1]), k, dtype)
+    rows, weight_rows = torch.arange(m) % len(drawn.x), torch.arange(n) % PERIODS[1]
+    packed, scale, global_scale = (tensor[0, weight_rows] for tensor in vars(drawn.weights).values())
+    return Layer(drawn.x[rows], packed, scale.view(torch.float8_e4m3fn), global_scale)
 
-    Products are multiples of 2^(row - 5) and below 2^(row + 4.4) times the largest integer, which leaves sums of any
-    order exact: all magnitudes together stay below 2^22 grids.
-    """
-    key = f"linear/orderfree-m{m}n{n}k{k}-{dtype}"
-    most = 7 if k <= 512 else 1
-    unit = 2.0 ** (torch.arange(m).double() % 7 - 3)[:, None]
-    x = (hashed(f"{key}/x", m, k) >> 8) % (2 * most + 1) - most
-    layer = _layer(key, (x * unit).to(torch_dtype(dtype)), n, scales=16)
-    magnitudes = layer.x.double().abs() @ layer.weights().abs().T
-    assert (magnitudes < 2.0**22 * unit * 2.0**-5).all(), f"{key} is not order-free"
-    return layer
+
+@lru_cache(maxsize=64)
+def _drawn(m: int, n: int, k: int, dtype: str) -> Gemm:
+    return draw_gemm(f"linear-m{m}n{n}k{k}-{dtype}", m, n, k, dtype, "w4a16")
 
 
 def random(m: int, n: int, k: int, dtype: str) -> Layer:
-    """Near-normal x, all weight bytes, scales over three binades."""
-    key = f"linear/random-m{m}n{n}k{k}-{dtype}"
-    bell = (hashed(f"{key}/x", m, k, 4) >> 16).sum(-1) - 2 * 0xFFFF
-    return _layer(key, (bell.double() / 37_837).to(torch_dtype(dtype)), n, scales=24)
-
-
-def _layer(key: str, x: torch.Tensor, n: int, scales: int) -> Layer:
-    k = x.shape[1]
-    packed = (hashed(f"{key}/packed", n, k // 2) & 0xFF).to(torch.uint8)
-    scale = (0x30 + hashed(f"{key}/scale", n, k // 16) % scales).to(torch.uint8).view(torch.float8_e4m3fn)
-    global_scale = (1 + (hashed(f"{key}/global", n) >> 9).float() / 2**23) * 2.0 ** -round(3 + k.bit_length() / 2)
-    return Layer(x, packed, scale, global_scale)
+    """The first `n` rows of gate_up of a random expert layer, and its tokens."""
+    shape = LayerShape(1, 1, k, 16 * -(-n // 32))
+    inputs = random_inputs(Case(shape, m, inputs="random", dtype=dtype))
+    banks = inputs.banks
+    weights = (banks.gate_up_packed, banks.gate_up_scale, banks.gate_up_global)
+    return Layer(inputs.hidden_states, *(tensor[0, :n] for tensor in weights))
 
 
 def run_plan(plan: LinearPlan, layer: Layer, device: str) -> torch.Tensor:

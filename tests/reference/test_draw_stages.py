@@ -1,6 +1,7 @@
 """Inputs of single stages: exact in any order, and as rich as they say."""
 
 from dataclasses import replace
+from functools import lru_cache
 
 import pytest
 import torch
@@ -17,10 +18,16 @@ from nvfp4_suite.reference.rounding import rounding_form
 from .orders import differing_in_some_order, sums_that_differ
 
 every_gemm = pytest.mark.parametrize("case", GEMMS, ids=lambda case: case.id)
+KEYS = [(case, key) for case in GEMMS for key in case.keys]
 
 
 def drawn(case: GemmCase) -> Gemm:
-    return draw_gemm(case.id, case.rows, case.n, case.k, case.dtype, case.format)
+    return drawn_for(case, case.keys[0])
+
+
+@lru_cache(maxsize=2)
+def drawn_for(case: GemmCase, key: str) -> Gemm:
+    return draw_gemm(key, case.rows, case.n, case.k, case.dtype, case.format)
 
 
 def test_the_tables_cover_formats_dtypes_activations_and_atomics():
@@ -59,9 +66,38 @@ def test_the_rows_of_a_gemm_are_dense_or_sparse_and_carry_full_mantissas(case):
         assert case.k < 48 or len(gemm.x_scale.unique()) >= 15
         assert gemm.input_scale != gemm.input_scale.bfloat16()
     else:
-        mantissa, _ = torch.frexp(x[0][x[0] != 0])
-        last_bit = torch.ldexp(mantissa, torch.tensor({"bf16": 8, "fp16": 11}[case.dtype])) % 2
-        assert (last_bit != 0).double().mean() > 0.1  # on average 1/4
+        for row in (x[0], x[2]):  # dense, and a quarter of that
+            mantissa, _ = torch.frexp(row[row != 0])
+            values = len(mantissa) * 9 // 8  # and those that came out as 0
+            bits = min({"bf16": 8, "fp16": 11}[case.dtype], 17 - values.bit_length())
+            last_bit = torch.ldexp(mantissa, torch.tensor(bits)) % 2
+            assert (last_bit != 0).double().mean() > 0.1  # on average 1/4
+        assert (gemm.weights.weights() == 0).double().mean() < 1 / 4
+
+
+def other_orders(gemm: Gemm, sums: torch.Tensor, w: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Products in fp32 that are not ((sum * alpha) * w), before the rounding to d."""
+    of_weight, alpha = gemm.weights.global_scale, gemm.weights.alpha(gemm.input_scale).float()
+    orders = {"(sum * w) * alpha": sums * w * alpha, "sum * (alpha * w)": sums * (alpha * w)}
+    if gemm.format == "w4a4":
+        orders["((sum * input scale) * global) * w"] = sums * gemm.input_scale * of_weight * w
+    return orders
+
+
+@pytest.mark.parametrize(("case", "key"), KEYS, ids=[key for _, key in KEYS])
+def test_every_order_of_the_products_shows(case, key):
+    """In most rows, although orders differ by no more than the last bits of fp32."""
+    gemm = drawn_for(case, key)
+    x, weight, alpha = gemm.operands()
+    sums, w = (x @ weight.T).float(), gemm.topk_weights[:, None]
+    assert ((w >= 1 / 2) & (w < 1)).all()
+    right = sums * alpha.float() * w
+    form = rounding_form(case.format, gemm.dtype)
+    assert torch.equal(right.to(gemm.dtype).double(), moe.down(x, weight, alpha, gemm.topk_weights.double(), form))
+    for name, other in other_orders(gemm, sums, w).items():
+        assert torch.allclose(other, right, rtol=2.0**-21, atol=0), name
+        shows = (other.to(gemm.dtype) != right.to(gemm.dtype)).any(1)
+        assert shows.double().mean() > 3 / 4, name
 
 
 @pytest.mark.parametrize("case", [case for case in GEMMS if case.k > 16], ids=lambda case: case.id)

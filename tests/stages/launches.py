@@ -2,16 +2,17 @@
 
 import torch
 
+from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.gpus import PORTABLE, Gpu
 from nvfp4_suite.kernels import experts
 from nvfp4_suite.kernels.plan import LayerPlan
 from nvfp4_suite.reference.draws.stages import Gemm
 
-from ..engine import can_run_here
+from ..engine import INTERPRETED
 from ..poison import poisoned_allocations
 
-# Scales as bytes, decoded by integer operations, and as e4m3.
-CARDS = [gpu for gpu in (PORTABLE, Gpu("NVIDIA H200", (9, 0))) if can_run_here(gpu)]
+# Scales as bytes, decoded by integer operations, and as e4m3 if this GPU has it; the interpreter has.
+CARDS = [PORTABLE, Gpu("NVIDIA H200", (9, 0)) if INTERPRETED else gpus.current(0)]
 
 
 def gemm(plan: LayerPlan, stage: str, gemms: list[Gemm], device: str) -> list[torch.Tensor]:
@@ -24,11 +25,8 @@ def gemm(plan: LayerPlan, stage: str, gemms: list[Gemm], device: str) -> list[to
     ids = torch.arange(len(gemms), dtype=torch.int32).repeat(x.shape[0])[:, None].to(device)
     banks = together("packed"), together("scale").view(torch.float8_e4m3fn), together("global_scale")
     with poisoned_allocations():
-        block_routes, block_expert = experts.route_blocks(plan, ids)
-        routed = {"block_routes": block_routes, "block_expert": block_expert, "routes": ids.numel()}
-        routed["topk_weights"] = topk_weights.flatten().to(device)
-        programs = block_expert.numel()
-        out = experts.gemm(plan.launch(stage), x.flatten(0, 1).to(device), *banks, programs, routed)
+        routed = experts.routed_by(plan, topk_weights.flatten()[:, None].to(device), ids)
+        out = experts.gemm(plan.launch(stage), x.flatten(0, 1).to(device), *banks, *routed)
     return list(out.cpu().unflatten(0, x.shape[:2]).unbind(1))
 
 
