@@ -24,6 +24,7 @@ def test_portable_is_the_least_of_every_entry():
         assert PORTABLE_ARCHITECTURE.native_fp4 <= facts.native_fp4
 
 
+@pytest.mark.fault("NVIDIA/TransformerEngine#3062")
 def test_shared_memory_and_native_formats():
     """Opt-in bytes per block; e4m3 conversions came with 8.9, FP4 matrix units with 10.0."""
     large, middle, small = 232_448, 166_912, 101_376

@@ -118,6 +118,7 @@ def test_every_cards_plan_gives_the_references_bits(case: Case, plan: LayerPlan,
     judge.bitwise(run_plan(plan, case, device), expected_of(case, "w4a16"), case=case.id, plan=plan.reason)
 
 
+@pytest.mark.fault("vllm-project/vllm-xpu-kernels#571")
 @pytest.mark.parametrize("dropped", [-1, 4])
 def test_the_row_of_a_dropped_route_is_left_alone(dropped, device):
     """Experts 0 to 3 are the middle of six, so that a read beside them would find something to write."""

@@ -69,6 +69,7 @@ def test_it_is_chosen_by_name_alone():
     assert _plan(kernel="auto").kernel == "prefill_w4a16"
 
 
+@pytest.mark.fault("sgl-project/sglang#38773")
 def test_no_tokens_no_launches():
     assert (_plan(tokens=0).kernel, _plan(tokens=0).launches) == ("decode_w4a16", ())
 

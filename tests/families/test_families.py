@@ -125,6 +125,7 @@ def test_powers_of_two_cost_no_bit_down_to_tiny_activations(kernel: str, device)
     judge.bitwise(actual, _output(case, kernel, TILE, device), kernel=kernel, power=power)
 
 
+@pytest.mark.fault("triton-lang/triton#10821")
 @pytest.mark.parametrize("kernel", VARIANTS)
 def test_sums_over_even_and_over_odd_k_meet(kernel: str, device):
     """triton-lang/triton#10821: 64 rows of one expert, x of 1 at even and of 2 at odd k, all weights 1, K 64.

@@ -23,6 +23,7 @@ def _banks(experts: int, hidden: int, intermediate: int, device: str) -> ExpertB
     return ExpertBanks(*matrix(2 * intermediate, hidden), *matrix(hidden, intermediate))
 
 
+@pytest.mark.fault("sgl-project/sglang#4727")
 @every_kernel
 def test_a_bank_of_more_than_2_31_bytes(kernel: Kernel, device):
     """Expert 2's gate_up begins at byte 2^31; alone, the same expert has small offsets."""
@@ -36,6 +37,7 @@ def test_a_bank_of_more_than_2_31_bytes(kernel: Kernel, device):
     judge.bitwise(found, kernel.run(kernel.prepare(alone), x, weights, zero), kernel=kernel.name)
 
 
+@pytest.mark.fault("sgl-project/sglang#4727")
 @every_kernel
 def test_activations_of_more_than_2_31_elements(kernel: Kernel, device):
     """Equal tokens give equal rows, the last one behind 2.16e9 elements of gate_up."""

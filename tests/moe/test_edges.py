@@ -57,6 +57,7 @@ def test_a_wrong_tensor_is_named(change, error, message, case: Case, kernel: Ker
         kernel.run(kernel.prepare(inputs.banks), **arguments)
 
 
+@pytest.mark.fault("vllm-project/vllm#45738")
 @every_kernel
 def test_an_unknown_activation_is_refused(case: Case, kernel: Kernel, device):
     with pytest.raises(ValueError, match="activation is 'relu', but should be one of silu"):
@@ -125,6 +126,7 @@ def test_a_plan_for_no_tokens_is_refused_for_some(device):
         experts.run(plan_layer(gpus.PORTABLE, CASE.shape, 0), *layer_arguments(random_inputs(CASE).to(device)))
 
 
+@pytest.mark.fault("sgl-project/sglang#38773")
 @every_kernel
 def test_no_tokens_give_an_empty_result_and_leave_the_next_call_alone(case: Case, kernel: Kernel, device):
     before = run_kernel(kernel, random_inputs(case), device)
@@ -133,6 +135,7 @@ def test_no_tokens_give_an_empty_result_and_leave_the_next_call_alone(case: Case
     judge.bitwise(run_kernel(kernel, random_inputs(case), device), before)
 
 
+@pytest.mark.fault("vllm-project/vllm-xpu-kernels#571")
 @every_kernel
 def test_routes_outside_the_experts_add_exact_zeros(case: Case, kernel: Kernel, device):
     ids = torch.tensor([[0, -1], [-1, -1], [1, 0], [3, 4], [2**31 - 1, 2]], dtype=torch.int32)
@@ -209,6 +212,7 @@ def _one_value_banks(code: int, scale: float, global_scale: float) -> ExpertBank
     return ExpertBanks(packed, scales, torch.full((1, 32), global_scale), down, ones, torch.ones(1, 16))
 
 
+@pytest.mark.fault("vllm-project/vllm#37135")
 @pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS.values() if "w4a16" in kernel.promise.formats])
 def test_fp16_overflows_only_where_the_true_result_does(kernel: Kernel, device):
     """x 8, codes 6.0, scale 448, global 2^-13: the sum is 344,064, but gate and up are 42, silu(42) * 42 is 1764."""

@@ -45,6 +45,7 @@ def test_an_hip_gpu_gets_the_portable_plan():
     assert plan.launches == plan_layer(PORTABLE, QWEN, 64).launches
 
 
+@pytest.mark.fault("NVIDIA/TransformerEngine#3062")
 @pytest.mark.parametrize("gpu", [*CATALOG, PORTABLE], ids=lambda gpu: gpu.name)
 @pytest.mark.parametrize("tokens", [1, 100, 700, 1000, 32768])
 def test_every_plan_fits_into_shared_memory(gpu, tokens):
@@ -77,6 +78,7 @@ def test_a_ragged_k_takes_smaller_steps():
     assert [plan.launch(stage).constexpr("K_UNIT") for stage in ("gate_up", "down")] == [32, 16]
 
 
+@pytest.mark.fault("NVIDIA/TransformerEngine#3062")
 def test_an_override_over_the_limit_is_refused_and_one_under_it_is_not():
     tile = Tile(256, 128, 128, num_stages=3)
     with pytest.raises(ValueError, match=r"override needs .* bytes of shared memory, but NVIDIA L40S has 101,376"):
@@ -107,6 +109,7 @@ def test_a_negative_number_of_tokens_is_refused():
         plan_layer(H200, QWEN, -1)
 
 
+@pytest.mark.fault("sgl-project/sglang#38773")
 def test_no_tokens_no_launches():
     assert plan_layer(H200, QWEN, 0).launches == ()
 

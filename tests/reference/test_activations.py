@@ -21,6 +21,7 @@ def activated(name: str, gate: float, up: float, rounding=EXACT) -> float:
     return moe.activate(gate, up, Activation(name), rounding).item()
 
 
+@pytest.mark.fault("vllm-project/vllm#45738")
 @pytest.mark.parametrize(
     ("gate", "up", "value"),
     [(10, 10, "55.9996"), (10, -10, "-41.9997"), (-10, 10, "-3.246e-06"), (1, -1, "0"), (7, 0, "6.99995")],
@@ -31,6 +32,7 @@ def test_swigluoai_as_published(gate, up, value):
     assert f"{activated('swigluoai', gate, up):.{digits}g}" == value
 
 
+@pytest.mark.fault("vllm-project/vllm#45738")
 @pytest.mark.parametrize(("name", "value"), [("gelu_tanh", 2.996363), ("gelu", 2.995950), ("silu", 2.857722)])
 def test_near_relatives_are_told_apart(name, value):
     assert activated(name, 3.0, 1.0) == pytest.approx(value, abs=5e-7)
@@ -65,6 +67,7 @@ def test_saturated_gates_are_exact_and_keep_the_sign_of_zero(name, zero_below, i
             assert (result, math.copysign(1, result)) == (value, math.copysign(1, value))
 
 
+@pytest.mark.fault("vllm-project/vllm#45738")
 def test_an_unknown_activation_names_the_choices():
     with pytest.raises(
         ValueError, match="activation is 'swiglu', but should be one of silu, gelu, gelu_tanh, swigluoai"

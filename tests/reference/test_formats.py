@@ -101,6 +101,7 @@ def test_e2m1_at_every_midpoint_and_one_ulp_beside_it():
     assert torch.equal(formats.encode_e2m1(x), ml(x, ml_dtypes.float4_e2m1fn) & 15)
 
 
+@pytest.mark.fault("triton-lang/triton#11753")
 def test_e4m3_at_every_midpoint_and_one_ulp_beside_it():
     values = formats.decode_e4m3(BYTES[:0x7F])
     x = next_to((values[:-1] + values[1:]) / 2)
@@ -121,6 +122,7 @@ def test_every_value_midpoint_and_neighbour_encodes_as_in_the_table(encode, valu
     assert encode(-x).tolist() == [code + sign for code in wanted]
 
 
+@pytest.mark.fault("triton-lang/triton#11753")
 @pytest.mark.parametrize(("x", "value"), [(1.0625001, 1.125), (400.1, 416.0), (2**-10 * 1.0001, 2**-9)])
 def test_e4m3_rounds_once(x, value):
     """Fault A3: a step through fp16 would make ties of these, and round them down."""

@@ -111,6 +111,7 @@ def test_16_bit_inputs_are_quantized_as_their_fp32_values(recipe, dtype):
     assert all(map(torch.equal, quantize(x, global_scale, recipe), quantize(x.float(), global_scale, recipe)))
 
 
+@pytest.mark.fault("sgl-project/sglang#38773")
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_x_is_left_alone_and_may_be_strided_or_empty(recipe):
     x = ordinary(64, 8).T

@@ -49,6 +49,7 @@ def differ(one: torch.Tensor, other: torch.Tensor) -> list[int]:
 _LEAST = {"modelopt": 0x01, "torchao": 0x08}  # other recipes reach 0, which compressed_tensors replaces
 
 
+@pytest.mark.fault("triton-lang/triton#11753")
 @pytest.mark.parametrize("recipe", NAMES)
 def test_every_midpoint_of_e4m3_rounds_to_even_and_its_neighbours_do_not(recipe):
     """A step through fp16 would make ties of the neighbours (seen in triton-lang/triton#11753).

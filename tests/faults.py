@@ -1,0 +1,18 @@
+"""Faults that happened to others, by the tracker that has the report, and the property that each of them broke.
+
+A test that states such a property is marked with the reference; `pytest -m fault` runs them all. A property is stated
+with the report's own numbers or sizes, and for every kernel that could have the fault.
+"""
+
+FAULTS: dict[str, str] = {
+    "triton-lang/triton#11753": "A scale is rounded to e4m3 once, so that what lies just above a midpoint goes up.",
+    "ROCm/aiter#2900": "With a ragged K, writers and readers agree where a row ends, and nothing behind it counts.",
+    "sgl-project/sglang#4727": "Row times distance of rows is a 64-bit number, in every load and every store.",
+    "sgl-project/sglang#38773": "No tokens launch nothing, and the next call gives the bytes of a fresh process.",
+    "vllm-project/vllm-xpu-kernels#571": "An id outside the experts adds exact zeros; nothing is read for it.",
+    "flashinfer-ai/flashinfer#3011": "A token that names one expert twice gets both of its weights.",
+    "vllm-project/vllm#37135": "fp16 overflows only where the true result of a stage does, and only in its own row.",
+    "triton-lang/triton#10821": "Two dots into one accumulator give the sum of both, or are never planned.",
+    "NVIDIA/TransformerEngine#3062": "No plan needs more shared memory than its own card has, whatever compiles.",
+    "vllm-project/vllm#45738": "An activation is the one that was named, with its alpha and its limit.",
+}
