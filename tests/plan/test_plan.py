@@ -8,7 +8,7 @@ from nvfp4_suite.contract.gpus import ARCHITECTURES, CATALOG, PORTABLE, Gpu, arc
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
 from nvfp4_suite.kernels import experts
 from nvfp4_suite.kernels.plan import plan_layer
-from nvfp4_suite.kernels.tuning import Tile, shared_memory
+from nvfp4_suite.kernels.tiles import Tile, shared_memory
 
 H200 = Gpu("NVIDIA H200", (9, 0))
 QWEN = CHECKPOINTS["Qwen3.6-35B-A3B"]  # 256 experts, top 8: 32 tokens are one per expert
@@ -150,4 +150,4 @@ def test_an_unknown_gpu_is_announced_once(monkeypatch):
 
 
 def test_the_reason_says_what_decided():
-    assert plan_layer(H200, QWEN, 100).reason == "3.12 tokens per expert, NVIDIA H200: block 16"
+    assert plan_layer(H200, QWEN, 100).reason == "3.12 tokens per expert, data center sm_90: block 16"
