@@ -25,6 +25,7 @@ H20 = SpeedClass("H20", 3.4)
 ORIN = SpeedClass("Orin", 8)
 RTX_PRO = SpeedClass("RTX PRO", 4)
 GEFORCE = SpeedClass("GeForce", 2)
+CLASSES = (DATA_CENTER, H20, ORIN, RTX_PRO, GEFORCE)
 
 SAFE = RTX_PRO  # of a name that nobody knows; FreeToken#723: "An unknown name logs a warning and uses 4"
 

@@ -71,8 +71,9 @@ def plan_layer(
         if override is not None:
             raise ValueError(f"override is {override}, but should be None for {kernel}, which has no such tile")
         return _decode(*layer, options, f"as asked, {gpu.name}")
-    if kernel == "auto" and override is None and 0 < tokens <= tuning_of(gpu).decode_tokens:
-        return _decode(*layer, options, f"{tokens} tokens, {_card(gpu)}")
+    tokens_per_expert = tokens * shape.top_k / shape.experts
+    if kernel == "auto" and override is None and 0 < tokens_per_expert <= tuning_of(gpu).decode_up_to:
+        return _decode(*layer, options, f"{tokens_per_expert:.3g} tokens per expert, {_card(gpu)}")
     return _prefill(*layer, options, DEFAULT if kernel in ("auto", "prefill") else kernel, override)
 
 
