@@ -67,13 +67,17 @@ def changes_of(recorded: list[Cell], today: list[Cell]) -> list[str]:
 def _described(differences: list[Difference]) -> tuple[str, ...]:
     """Where and in what all of them differ, then a line for each change that only some have."""
     means = [difference.tokens_per_expert for difference in differences]
-    span = f"{min(means):.3g} to {max(means):.3g}" if min(means) < max(means) else f"{means[0]:.3g}"
+    span = " to ".join(dict.fromkeys(_short(mean) for mean in (min(means), max(means))))
     changes = dict.fromkeys(change for difference in differences for change in difference.changes)
     having = {change: sum(change in difference.changes for difference in differences) for change in changes}
     common = ", ".join(_text(change) for change in changes if having[change] == len(differences))
     some = [change for change in changes if having[change] < len(differences)]
     partial = [f"  {_text(change)} in {having[change]} of {len(differences)} plans" for change in some]
     return (f"{span} tokens per expert: {common or 'not all in the same way'}", *partial)
+
+
+def _short(mean: float) -> str:
+    return f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}"
 
 
 def _text(change: Change) -> str:

@@ -64,8 +64,8 @@ def test_it_covers_what_it_should():
 
 
 def test_a_threshold_that_moves_is_told_as_its_author_told_it(monkeypatch):
-    """FreeToken's "pipeline the nvfp4 prefill scale loads": "differs only on sm_86 GeForce at 102 - 128 tokens per expert
-    (BLOCK_SIZE_M 32 -> 64)", where blocks of 64 start at 100 tokens per expert instead of 150.
+    """FreeToken's "pipeline the nvfp4 prefill scale loads", which takes blocks of 64 from 100 tokens per expert instead
+    of 150: "differs only on sm_86 GeForce at 102 - 128 tokens per expert (BLOCK_SIZE_M 32 -> 64)".
     """
     before = replanned(monkeypatch, GEFORCE_86, steps=from_tokens(GEFORCE_86, 64, 150))
     first, *details, cards = plans_diff.explained(before, TODAY)
@@ -85,14 +85,14 @@ def test_changes_in_two_places_are_told_apart(monkeypatch):
     sm_86 = replanned(monkeypatch, GEFORCE_86, scale_words=None)
     mixed = [b if b.speed.startswith("GeForce") else a for a, b in zip(other, sm_86, strict=True)]
     lines = plans_diff.explained(TODAY, mixed)
-    assert lines[0].startswith("differs on GeForce sm_86 at 102 to 2.05e+03 tokens per expert: K_UNIT 64 -> 32, ")
-    assert "differs on H20 sm_90 at 2 to 2.05e+03 tokens per expert: stages 3 -> 2" in lines
+    assert lines[0].startswith("differs on GeForce sm_86 at 102 to 2,048 tokens per expert: K_UNIT 64 -> 32, ")
+    assert "differs on H20 sm_90 at 1.6 to 2,048 tokens per expert: stages 3 -> 2" in lines
 
 
 def test_a_card_that_changes_its_class_is_told(monkeypatch):
     moved = [replace(cell, speed="H20 sm_90") if cell.card == "NVIDIA H200" else cell for cell in TODAY]
     assert plans_diff.explained(TODAY, moved) == [
-        "differs only on H20 sm_90 at 0.0195 to 2.05e+03 tokens per expert: class data center sm_90 -> H20 sm_90",
+        "differs only on H20 sm_90 at 0.0195 to 2,048 tokens per expert: class data center sm_90 -> H20 sm_90",
         "  on NVIDIA H200",
     ]
 
