@@ -74,14 +74,14 @@ def launches() -> tuple[tuple[Capability, Launch], ...]:
 
 
 def _planned(gpu: Gpu, shapes: tuple[LayerShape, ...]) -> list[Launch]:
-    """The launches of all prefill plans for `gpu` and `shapes`, in the order of their first appearance."""
+    """The launches of all plans for `gpu` and `shapes`, in the order of their first appearance."""
     plans = (
-        plan_layer(gpu, shape, tokens, dtype=dtype, activation=activation, weight_on_input=weight, kernel="prefill")
+        plan_layer(gpu, shape, tokens, dtype=dtype, activation=activation, weight_on_input=weight_on_input)
         for dtype in DTYPES
         for shape in shapes
         for tokens in TOKENS
         for activation in ACTIVATIONS
-        for weight in (False, True)
+        for weight_on_input in (False, True)
     )
     return list(dict.fromkeys(launch for plan in plans for launch in plan.launches))
 

@@ -1,6 +1,7 @@
 """What holds of every plan, whatever the card, the shape and the number of tokens."""
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvfp4_suite.contract.gpu_names import SAFE, has_known_name, speed_class
@@ -15,42 +16,49 @@ from nvfp4_suite.kernels.variants import FORMS, VARIANTS, Variant
 NAMES = ["", "MIG 1g.10gb", "NVIDIA X1", "GRID V7-8Q", *(gpu.name for gpu in CATALOG)]
 CAPABILITIES = [*ARCHITECTURES, (7, 5), (13, 0)]
 GPUS = st.builds(Gpu, st.sampled_from(NAMES), st.sampled_from(CAPABILITIES)) | st.just(PORTABLE)
+UNNAMED = [Gpu(f"a new card of {capability}", capability) for capability in CAPABILITIES]
 SIZES = st.integers(1, 512).map(lambda units: 16 * units)
 SHAPES = st.sampled_from([*CHECKPOINTS.values()]) | st.builds(
     LayerShape, st.integers(1, 512), st.integers(1, 16), SIZES, SIZES
 )
 TOKENS = st.integers(1, 40_000) | st.integers(1, 300)
-KERNELS = st.sampled_from(["auto", "prefill", "decode", *VARIANTS])
-PLANS = {
-    "dtype": st.sampled_from(DTYPES),
-    "activation": st.sampled_from(ACTIVATIONS),
-    "weight_on_input": st.booleans(),
-    "kernel": KERNELS,
-}
+KERNELS = ("auto", "prefill", "decode", *VARIANTS)
+OPTIONS = st.fixed_dictionaries(
+    {
+        "dtype": st.sampled_from(DTYPES),
+        "activation": st.sampled_from(ACTIVATIONS),
+        "weight_on_input": st.booleans(),
+    }
+)
+every_kernel = pytest.mark.parametrize("kernel", KERNELS)
+every_capability = pytest.mark.parametrize("capability", [*CAPABILITIES, None], ids=str)
 
 
-@given(GPUS, SHAPES, TOKENS, st.fixed_dictionaries(PLANS))
-def test_no_plan_takes_more_shared_memory_than_there_is(gpu, shape, tokens, options):
-    for launch in _gemms(plan_layer(gpu, shape, tokens, **options)):
-        tile, variant = _tile(launch), _variant(launch)
-        assert shared_memory(tile, architecture(gpu), variant) <= architecture(gpu).shared_memory
-        least = least_tile(variant)
-        assert all(getattr(tile, name) >= getattr(least, name) for name in ("block_m", "block_n", "block_kb"))
-
-
-@given(GPUS, SHAPES, TOKENS, st.fixed_dictionaries(PLANS))
-def test_no_plan_takes_what_the_capability_lacks(gpu, shape, tokens, options):
+@every_capability
+@every_kernel
+@settings(max_examples=8)
+@given(name=st.sampled_from(NAMES), shape=SHAPES, tokens=TOKENS, options=OPTIONS)
+def test_no_plan_takes_what_the_capability_lacks(kernel, capability, name, shape, tokens, options):
+    """More shared memory than there is, a type, a matrix instruction, or one that computes something else."""
+    gpu = Gpu(name, capability)
     facts = architecture(gpu)
-    for launch in plan_layer(gpu, shape, tokens, **options).launches:
+    plan = plan_layer(gpu, shape, tokens, kernel=kernel, **options)
+    for launch in _gemms(plan):
+        tile, variant = _tile(launch), _variant(launch)
+        assert shared_memory(tile, facts, variant) <= facts.shared_memory
+        least = least_tile(variant)
+        assert all(getattr(tile, size) >= getattr(least, size) for size in ("block_m", "block_n", "block_kb"))
+    for launch in plan.launches:
         assert facts.native_e4m3 or "*fp8e4nv" not in dict(launch.arguments).values()
         assert launch.instruction in (None, "mma.sync", facts.matrix_instruction)
         assert launch.instruction != "tcgen05" or "two_dots" not in launch.kernel
 
 
-@given(GPUS, SHAPES, TOKENS, TOKENS, st.sampled_from(["auto", "prefill", *VARIANTS]))
-def test_more_tokens_never_take_a_smaller_block(gpu, shape, tokens, others, kernel):
-    few, many = sorted((tokens, others))
-    blocks = [_block_m(plan_layer(gpu, shape, count, kernel=kernel)) for count in (few, many)]
+@pytest.mark.parametrize("gpu", [*CATALOG, PORTABLE, *UNNAMED], ids=lambda gpu: gpu.name)
+@every_kernel
+def test_more_tokens_never_take_a_smaller_block(gpu, kernel):
+    """One expert: tokens are tokens per expert, past every threshold."""
+    blocks = [_block_m(plan_layer(gpu, LayerShape(1, 1, 2048, 512), tokens, kernel=kernel)) for tokens in range(1, 300)]
     assert blocks == sorted(blocks)
 
 
