@@ -127,7 +127,7 @@ def for_gemm(tile: Tile, k: int, variant: Variant, words: ScaleWords | None = No
     """`tile` as a GEMM over `k` has it. `words` are those that the tuning of the default kernel turns on."""
     if variant.two_dots:
         return tile
-    if k % 32:  # also a small block: its longer steps would spill as well
+    if k % 32:  # one tile on all cards: no published layer has such a K, and each tile is more to gate
         return Tile(tile.block_m, block_kb=RAGGED_BLOCK_KB)
     if words and tile.block_m == words.block_m and k >= words.long_k and k % WORD_K == 0:
         return replace(tile, num_warps=words.warps)
