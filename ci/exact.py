@@ -6,20 +6,17 @@ The entries are a dict. A key is "<case id>/<rounding form>"; an entry holds one
 
 import copy
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..contract.case import Case
+from . import golden_file
+from .golden_file import Refused
 
 TOOL = "python -m nvfp4_suite.ci.golden"
 SCHEMA = "exact.schema.json"
 
 Entries = dict[str, dict]
-
-
-class Refused(Exception):
-    """A request that the rules forbid: what was found, what it should be, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -70,39 +67,17 @@ def read(path: Path) -> Entries:
 
 
 def text(entries: Entries) -> str:
-    """The file: sorted keys, one blank a level, what holds plain values only on one line, so that diffs are short."""
-    return _laid_out(_document(entries)) + "\n"
+    """The whole file as it should be."""
+    return golden_file.text(_document(entries))
 
 
 def write(path: Path, entries: Entries) -> None:
     """Replaces `path` at once. Raises Refused for what its schema, beside it, does not accept."""
-    import jsonschema
-
-    try:
-        jsonschema.validate(_document(entries), json.loads(path.with_name(SCHEMA).read_text(encoding="utf-8")))
-    except jsonschema.ValidationError as error:
-        raise Refused(f"{path.name} would break its schema at {error.json_path}: {error.message}") from error
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text(entries), encoding="utf-8")
-    temporary.replace(path)
+    golden_file.write(path, _document(entries))
 
 
 def _document(entries: Entries) -> dict:
     return {"$schema": SCHEMA, "count": len(entries), "entries": entries}
-
-
-def _laid_out(value: object, margin: str = "\n") -> str:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    if not any(isinstance(one, dict | list) for one in inner):
-        return json.dumps(value, sort_keys=True)
-    deeper = margin + " "
-    if isinstance(value, dict):
-        opening, closing = "{}"
-        items = [f"{json.dumps(name)}: {_laid_out(one, deeper)}" for name, one in sorted(value.items())]
-    else:
-        opening, closing = "[]"
-        items = [_laid_out(one, deeper) for one in value]
-    return opening + deeper + f",{deeper}".join(items) + margin + closing
 
 
 def agreed(first: dict[str, Outcome], second: dict[str, Outcome]) -> dict[str, str]:

@@ -33,6 +33,7 @@ GATED: tuple[Capability, ...] = ((8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0)
 NAMES = ("Qwen3.6-35B-A3B", "Qwen3.5-122B-A10B", "Qwen3.8-Flash", "Gemma-4-26B-A4B", "MiniMax-M2.5", "GLM-4.7")
 SHAPES = tuple(CHECKPOINTS[name] for name in NAMES)
 RAGGED = LayerShape(256, 8, 272, 80)  # no K of the six is an odd multiple of 16, which is another binary
+LONG = LayerShape(256, 8, 2048, 2048)  # a down of long K, which some tunings give more warps
 TOKENS = (1, 3, 16, 64, 100, 128, 150, 256, 512, 1024, 2048, 4096, 8192, 32768)  # every tile of every shape
 
 # One GEMM of each of these plans stands for all that a variant other than the default chooses, which crossed would take
@@ -54,16 +55,17 @@ def launches() -> tuple[tuple[Capability, Launch], ...]:
     """Every (capability, launch) to gate, each binary once: two stages that run the same binary are one launch.
 
     An architecture gets what the plans of its own GPUs choose and, because a GPU that the catalog does not know runs
-    it, the portable plan. Both cross SHAPES (its own also RAGGED), TOKENS, dtypes, activations and weight_on_input.
-    Of the variants that are kept for comparison it gets SAMPLES, and of the linear layer its own GPUs' plans alone: the
-    portable plan's loops are those of the layers.
+    it, the portable plan. Both cross SHAPES (its own also RAGGED and LONG), TOKENS, dtypes, activations and
+    weight_on_input. Of the variants that are kept for comparison it gets SAMPLES, and of the linear layer its own GPUs'
+    plans alone: the portable plan's loops are those of the layers.
     """
     found: dict[tuple[Capability, Launch], tuple[Capability, Launch]] = {}
     portable = _planned(PORTABLE, SHAPES) + _decode(PORTABLE, SHAPES)
     for capability in GATED:
         instruction = ARCHITECTURES[capability].matrix_instruction
         gpus = [gpu for gpu in CATALOG if gpu.capability == capability]
-        own = [launch for gpu in gpus for launch in _planned(gpu, (*SHAPES, RAGGED)) + _decode(gpu, (*SHAPES, RAGGED))]
+        shapes = (*SHAPES, RAGGED, LONG)
+        own = [launch for gpu in gpus for launch in _planned(gpu, shapes) + _decode(gpu, shapes)]
         others = [replace(launch, instruction=launch.instruction and instruction) for launch in portable]
         rest = [launch for gpu in gpus for launch in _samples(gpu) + _linear(gpu)]
         for launch in own + others + rest:

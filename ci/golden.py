@@ -1,10 +1,13 @@
-"""Verifies and records golden/exact.json, one digest per order-free case for all engines.
+"""Verifies and records golden/: exact.json, one digest per order-free case for all engines, and plans.json, what
+dispatch chooses on many cards.
 
     python -m nvfp4_suite.ci.golden verify [--engine reference|interpreter|gpu] [--case ID ...]
     python -m nvfp4_suite.ci.golden record --engine E [--case ID ...] [--reason TEXT]
     python -m nvfp4_suite.ci.golden record --engine E --out FILE      on a host without git
     python -m nvfp4_suite.ci.golden record --from FILE [--reason TEXT]
     python -m nvfp4_suite.ci.golden prune                             removes what no case has any more
+    python -m nvfp4_suite.ci.golden diff                              how plans differ from the recorded ones
+    python -m nvfp4_suite.ci.golden record --plans [--reason TEXT]
 
 Exit code 0: all is as recorded, or recorded. 1: it is not, or the rules refuse. 2: wrong arguments.
 """
@@ -17,11 +20,12 @@ from collections import Counter
 from pathlib import Path
 
 from ..contract.case import Case
-from . import exact, provenance, recording
+from . import exact, plans, plans_diff, provenance, recording
 from .exact import Recording, Refused
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "golden" / "exact.json"
+PLANS = ROOT / "golden" / "plans.json"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,6 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if getattr(options, "source", None) and (options.out or options.case):
         parser.error("--from takes neither --out nor --case: a recording is merged as it is")
+    if getattr(options, "plans", False) and (options.out or options.case):
+        parser.error("--plans takes neither --out nor --case: all plans are recorded, and need no engine")
     try:
         return options.command(options)
     except Refused as refusal:
@@ -37,8 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=exact.TOOL, description="verify and record golden/exact.json")
-    commands = parser.add_subparsers(required=True, metavar="verify | record | prune")
+    parser = argparse.ArgumentParser(prog=exact.TOOL, description="verify and record golden/")
+    commands = parser.add_subparsers(required=True, metavar="verify | record | prune | diff")
     verify_parser = commands.add_parser("verify", help="recompute the digests and compare")
     verify_parser.set_defaults(command=verify)
     verify_parser.add_argument("--engine", choices=recording.ENGINES, default="reference", help="default: reference")
@@ -47,12 +53,14 @@ def _parser() -> argparse.ArgumentParser:
     source = record_parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--engine", choices=recording.ENGINES, help="what computes the digests")
     source.add_argument("--from", dest="source", type=Path, metavar="FILE", help="merge what --out wrote elsewhere")
+    source.add_argument("--plans", action="store_true", help="record golden/plans.json, which needs no engine")
     target = record_parser.add_mutually_exclusive_group()
     target.add_argument("--out", type=Path, metavar="FILE", help="write a recording instead of golden/; needs no git")
-    target.add_argument("--reason", metavar="TEXT", help="why recorded digests change; kept beside them")
+    target.add_argument("--reason", metavar="TEXT", help="why digests or plans change; kept beside them")
     for one in (verify_parser, record_parser):
         one.add_argument("--case", action="append", metavar="ID", help="only the case of this id; repeatable")
     commands.add_parser("prune", help="remove entries that no case has any more").set_defaults(command=prune)
+    commands.add_parser("diff", help="how plans differ from the recorded ones").set_defaults(command=diff)
     return parser
 
 
@@ -73,6 +81,8 @@ def verify(options: argparse.Namespace) -> int:
 def record(options: argparse.Namespace) -> int:
     """Merges an engine's digests, computed here or read from a recording, into golden/exact.json."""
     provenance.refuse_in_ci()
+    if options.plans:
+        return _record_plans(options.reason)
     if options.out:
         _write_recording(options.out, _recorded(options))
         return 0
@@ -95,6 +105,30 @@ def prune(options: argparse.Namespace) -> int:
     gone = {finding.key for finding in exact.stale(entries, _known_keys())}
     exact.write(GOLDEN, {key: entry for key, entry in entries.items() if key not in gone})
     print("\n".join(f"removed {key}" for key in sorted(gone)) or "nothing to remove")
+    return 0
+
+
+def diff(options: argparse.Namespace) -> int:
+    """Compares the plans of today with the recorded ones; the lines say what a person would say of the difference."""
+    today = plans.cells()
+    lines = plans_diff.explained(plans.read(PLANS)[0], today)
+    print("\n".join(lines) or f"{len(today)} plans as recorded")
+    return 1 if lines else 0
+
+
+def _record_plans(reason: str | None) -> int:
+    """Writes golden/plans.json; a difference needs a reason, which is kept in the file with it."""
+    commit, today = provenance.clean_commit(ROOT), plans.cells()
+    recorded, changes = plans.read(PLANS)
+    changed = plans_diff.changes_of(recorded, today)
+    if changed and reason is None:
+        raise Refused("recorded plans change only with --reason TEXT:\n" + "\n".join(changed))
+    if reason is not None and not (changed and reason.strip()):
+        raise Refused(f"--reason is {reason!r}, but should be a text, and only where a recorded plan changes")
+    if changed:
+        changes = [*changes, {"commit": commit, "difference": changed, "reason": reason}]
+    plans.write(PLANS, today, changes)
+    print("\n".join([*changed, f"{len(today)} plans in {PLANS.relative_to(ROOT)}"]))
     return 0
 
 

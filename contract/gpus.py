@@ -1,5 +1,7 @@
 """Facts about GPUs, by compute capability and by name. Pure: neither torch nor triton is imported at module level."""
 
+import difflib
+import re
 from dataclasses import dataclass
 
 
@@ -58,12 +60,16 @@ PORTABLE = Gpu("portable", None)
 CATALOG: tuple[Gpu, ...] = (
     Gpu("NVIDIA A100-SXM4-80GB", (8, 0)),
     Gpu("NVIDIA GeForce RTX 3080 Ti", (8, 6)),
+    Gpu("NVIDIA GeForce RTX 3090", (8, 6)),
     Gpu("NVIDIA RTX A6000", (8, 6)),
     Gpu("Orin", (8, 7)),
     Gpu("NVIDIA GeForce RTX 4090", (8, 9)),
+    Gpu("NVIDIA RTX 6000 Ada Generation", (8, 9)),
+    Gpu("NVIDIA L40", (8, 9)),
     Gpu("NVIDIA L40S", (8, 9)),
     Gpu("NVIDIA H100 80GB HBM3", (9, 0)),
     Gpu("NVIDIA H200", (9, 0)),
+    Gpu("NVIDIA H20", (9, 0)),
     Gpu("NVIDIA B200", (10, 0)),
     Gpu("NVIDIA B300", (10, 3)),
     Gpu("NVIDIA Thor", (11, 0)),
@@ -71,6 +77,30 @@ CATALOG: tuple[Gpu, ...] = (
     Gpu("NVIDIA RTX PRO 6000 Blackwell Server Edition", (12, 0)),
     Gpu("NVIDIA GB10", (12, 1)),
 )
+
+
+def named(text: str) -> Gpu:
+    """The card of the catalog that `text` names, in whole or in part, in any case.
+
+    Of several that contain it, one that has it as whole words is meant ("H20"). Raises ValueError where none or several
+    are left, and says which are near.
+    """
+    having = [gpu for gpu in CATALOG if text.lower() in gpu.name.lower()]
+    words = [gpu for gpu in having if re.search(rf"(?<!\w){re.escape(text)}(?!\w)", gpu.name, re.IGNORECASE)]
+    exact = [gpu for gpu in words if text.lower() == gpu.name.lower()]
+    found = exact or words or having
+    if len(found) == 1 and text.strip():
+        return found[0]
+    near = found if found and text.strip() else _nearest(text)
+    what = "names several cards" if found and text.strip() else "is no card of the catalog"
+    raise ValueError(f"the GPU {text!r} {what}, but should name one: {', '.join(gpu.name for gpu in near)}")
+
+
+def _nearest(text: str) -> tuple[Gpu, ...]:
+    """The cards whose names are likest to `text`, all where none is like it."""
+    names = {gpu.name.lower().removeprefix("nvidia "): gpu for gpu in CATALOG}
+    likest = difflib.get_close_matches(text.lower().removeprefix("nvidia "), names, n=3, cutoff=0.5)
+    return tuple(names[name] for name in likest) or CATALOG
 
 
 def is_known(gpu: Gpu) -> bool:

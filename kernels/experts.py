@@ -8,7 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ..contract import gpus
+from ..contract import gpu_names, gpus
 from ..contract.banks import ExpertBanks
 from . import prefill
 from .arguments import as_declared, check_plan, check_tensors, dtype_name, plain, positive
@@ -56,14 +56,22 @@ def gpu_of(device: torch.device) -> gpus.Gpu:
     if device.type != "cuda":
         return gpus.PORTABLE
     gpu = gpus.current(device.index)
-    if not gpus.is_known(gpu):
-        _warn_once(gpu)
+    _warn_once(gpu)
     return gpu
 
 
 @cache
 def _warn_once(gpu: gpus.Gpu) -> None:
-    warnings.warn(f"{gpu.name} has an unknown architecture {gpu.capability}: it gets the portable plan", stacklevel=4)
+    """Says what of `gpu` is unknown, and what it gets instead."""
+    if not gpus.is_known(gpu):
+        warnings.warn(
+            f"{gpu.name} has an unknown architecture {gpu.capability}: it gets the portable plan", stacklevel=4
+        )
+    elif not gpu_names.has_known_name(gpu):
+        safe = gpu_names.SAFE
+        warnings.warn(
+            f"{gpu.name!r} is no known name of a GPU: it is tuned as {safe.name}, rho {safe.rho}", stacklevel=4
+        )
 
 
 def run(

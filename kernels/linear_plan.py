@@ -7,7 +7,8 @@ from ..contract.gpus import Gpu, architecture
 from ..contract.kernel import DTYPES
 from .decode import gemv_constants
 from .launch import Launch, declare
-from .tuning import RAGGED_BLOCK_KB, Tile, matrix_instruction
+from .tiles import Tile, matrix_instruction
+from .tuning import RAGGED_BLOCK_KB
 
 SPLITS = ("auto", 1, 2)
 

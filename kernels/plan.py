@@ -3,12 +3,14 @@
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
+from ..contract.gpu_names import has_known_name, speed_class
 from ..contract.gpus import PORTABLE, Gpu, architecture, is_known
 from ..contract.kernel import ACTIVATIONS, DTYPES
 from ..contract.shapes import LayerShape
-from . import decode, prefill
+from . import decode, padding, prefill
 from .launch import Launch
-from .tuning import Tile, block_m_steps, least_tile, most_block_m, prefill_tile, shared_memory
+from .tiles import Tile, least_tile, most_block_m, shared_memory
+from .tuning import for_gemm, steps_of, tuning_of
 from .variants import DEFAULT, VARIANTS, WORD_K, Variant
 
 TRITONS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
@@ -17,10 +19,14 @@ KERNELS = ("auto", "prefill", *VARIANTS, "decode", decode.NAME)
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """How a layer of `shape` runs on activations of `dtype`: the kernel's registry name, its launches, and why."""
+    """How a layer of `shape` runs on activations of `dtype`: the kernel's registry name, its launches, and why.
+
+    `tokens` is how many it was chosen for; it runs on any number of them.
+    """
 
     kernel: str
     shape: LayerShape
+    tokens: int
     dtype: str
     launches: tuple[Launch, ...]
     reason: str
@@ -28,6 +34,15 @@ class LayerPlan:
     def launch(self, stage: str) -> Launch | None:
         """The launch of `stage`, None where this plan has none."""
         return next((launch for launch in self.launches if launch.stage == stage), None)
+
+    @property
+    def padded_ratio(self) -> float:
+        """Rows that the GEMMs multiply over rows that are routed, expected of random routing; 1 without blocks.
+
+        See padding.py for the formula.
+        """
+        blocks = self.launch("list_blocks")
+        return padding.expected_ratio(self.shape, self.tokens, blocks.constexpr("BLOCK_M")) if blocks else 1.0
 
 
 @lru_cache(maxsize=4096)
@@ -51,28 +66,54 @@ def plan_layer(
     and for one that does not fit into the GPU's shared memory.
     """
     _check_options(tokens, triton=triton, dtype=dtype, activation=activation, kernel=kernel)
-    if kernel in ("decode", decode.NAME):  # "auto" will choose it below some number of routes, once that is measured
+    layer, options = (gpu, shape, tokens), (dtype, activation, weight_on_input)
+    if kernel in ("decode", decode.NAME):
         if override is not None:
             raise ValueError(f"override is {override}, but should be None for {kernel}, which has no such tile")
-        launches = decode.launches(gpu, shape, dtype, activation, weight_on_input) if tokens else ()
-        return LayerPlan(decode.NAME, shape, dtype, launches, f"as asked, {gpu.name}: a GEMV for each route")
-    name = DEFAULT if kernel in ("auto", "prefill") else kernel
+        return _decode(*layer, options, f"as asked, {gpu.name}")
+    tokens_per_expert = tokens * shape.top_k / shape.experts
+    if kernel == "auto" and override is None and 0 < tokens_per_expert <= tuning_of(gpu).decode_up_to:
+        return _decode(*layer, options, f"{tokens_per_expert:.3g} tokens per expert, {_card(gpu)}")
+    return _prefill(*layer, options, DEFAULT if kernel in ("auto", "prefill") else kernel, override)
+
+
+Options = tuple[str, str, bool]  # dtype, activation, weight_on_input
+
+
+def _decode(gpu: Gpu, shape: LayerShape, tokens: int, options: Options, why: str) -> LayerPlan:
+    launches = decode.launches(gpu, shape, *options) if tokens else ()
+    return LayerPlan(decode.NAME, shape, tokens, options[0], launches, f"{why}: a GEMV for each route")
+
+
+def _prefill(gpu: Gpu, shape: LayerShape, tokens: int, options: Options, name: str, override: Tile | None) -> LayerPlan:
     if tokens == 0:
-        return LayerPlan(name, shape, dtype, (), "no tokens: nothing to launch")
-    variant = VARIANTS[name]
+        return LayerPlan(name, shape, tokens, options[0], (), "no tokens: nothing to launch")
     if override is None:
         tokens_per_expert = tokens * shape.top_k / shape.experts
-        tiles, why = _tiles(gpu, shape, variant, tokens_per_expert), f"{tokens_per_expert:.3g} tokens per expert"
+        why = f"{tokens_per_expert:.3g} tokens per expert"
+        choices = _choices(gpu, name, shape.hidden, shape.intermediate)
+        variant, tiles = next(chosen for least, *chosen in choices if tokens_per_expert >= least)
     else:
-        tiles, why = (_checked(override, gpu, variant),) * 2, "override"
-    launches = prefill.launches(gpu, shape, variant, tiles, dtype, activation, weight_on_input)
-    card = gpu.name if is_known(gpu) or gpu == PORTABLE else f"{gpu.name} (unknown architecture, portable plan)"
-    reason = f"{why}, {card}: block {tiles[0].block_m}{_without_words(shape, variant, tiles)}"
-    return LayerPlan(name, shape, dtype, launches, reason)
+        why, variant = "override", VARIANTS[name]
+        tiles = (_checked(override, gpu, variant),) * 2
+    launches = prefill.launches(gpu, shape, variant, tiles, *options)
+    reason = f"{why}, {_card(gpu)}: block {tiles[0].block_m}{_without_words(shape, variant, tiles)}"
+    return LayerPlan(name, shape, tokens, options[0], launches, reason)
+
+
+@lru_cache(maxsize=256)
+def _card(gpu: Gpu) -> str:
+    """What of `gpu` chose its plans: its speed class and architecture."""
+    if not is_known(gpu):
+        return gpu.name if gpu == PORTABLE else f"{gpu.name} (unknown architecture, portable plan)"
+    card = f"{speed_class(gpu).name} sm_{gpu.capability[0]}{gpu.capability[1]}"
+    return card if has_known_name(gpu) else f'{card} ("{gpu.name}" is no known name)'
 
 
 def _without_words(shape: LayerShape, variant: Variant, tiles: tuple[Tile, Tile]) -> str:
     """Which GEMMs load single scales although the variant loads words, and why; empty where none do."""
+    if not variant.scale_words:
+        return ""
     gemms = zip(("gate_up", "down"), (shape.hidden, shape.intermediate), tiles, strict=True)
     return "".join(
         f", single scales in {stage} (K {k} or its step {2 * tile.block_kb} is no multiple of {WORD_K})"
@@ -90,11 +131,21 @@ def _check_options(tokens: int, **chosen: str) -> None:
         raise ValueError(f"tokens is {tokens}, but should be at least 0")
 
 
-def _tiles(gpu: Gpu, shape: LayerShape, variant: Variant, tokens_per_expert: float) -> tuple[Tile, Tile]:
-    """The tiles of gate_up and down, which differ where only one of their K is ragged."""
-    steps = block_m_steps(gpu, variant)
-    tiles = (prefill_tile(tokens_per_expert, k, steps, variant) for k in (shape.hidden, shape.intermediate))
-    return tuple(_fitted(tile, gpu, variant) for tile in tiles)
+@lru_cache(maxsize=1024)
+def _choices(gpu: Gpu, name: str, hidden: int, intermediate: int) -> tuple[tuple[int, Variant, tuple[Tile, Tile]], ...]:
+    """(at least so many tokens per expert, how the kernel is written there, its tiles of gate_up and of down).
+
+    The tiles differ where only one K is ragged or long. The default kernel alone is tuned: where its tuning says so, it
+    loads scales as words, like the variant that is named for it.
+    """
+    variant = VARIANTS[name]
+    words = tuning_of(gpu).scale_words if name == DEFAULT else None
+    found = []
+    for least, tile in steps_of(gpu, variant):
+        here = replace(variant, scale_words=True) if words and tile.block_m == words.block_m else variant
+        tiles = (for_gemm(tile, k, variant, words) for k in (hidden, intermediate))
+        found.append((least, here, tuple(_fitted(tile, gpu, here) for tile in tiles)))
+    return tuple(found)
 
 
 def _fitted(tile: Tile, gpu: Gpu, variant: Variant) -> Tile:

@@ -1,12 +1,12 @@
 """The launches of a W4A16 prefill layer: routing, two grouped GEMMs, the activation between, the sum behind. Pure."""
 
-from functools import cache
+from functools import cache, lru_cache
 
 from ..contract.gpus import Gpu, architecture
 from ..contract.shapes import LayerShape
 from . import pointwise
 from .launch import Launch, declare
-from .tuning import Tile, matrix_instruction
+from .tiles import Tile, matrix_instruction
 from .variants import FORMS, WORD_K, Variant
 
 # Tiles of the small kernels, per program. A chunk is ROUTE_CHUNK routes; scan_counts takes SCAN_CHUNKS of them a step.
@@ -15,6 +15,7 @@ EXPERT_BLOCK = 64
 SCAN_CHUNKS, SCAN_EXPERTS = 128, 16
 
 
+@lru_cache(maxsize=1024)
 def launches(
     gpu: Gpu,
     shape: LayerShape,

@@ -1,141 +1,134 @@
-"""Tile tables of the prefill GEMM. Pure: neither torch nor triton."""
+"""Tuning records: which tiles a speed class runs on a capability, and where that is known from. Pure."""
 
 from dataclasses import dataclass, replace
 
-from ..contract.gpus import Architecture, Gpu, architecture, is_known
-from .variants import DEFAULT, VARIANTS, Variant
+from ..contract.gpu_names import DATA_CENTER, GEFORCE, H20, ORIN, RTX_PRO, SpeedClass, speed_class
+from ..contract.gpus import Gpu, is_known
+from .tiles import Tile, most_block_m
+from .variants import DEFAULT, VARIANTS, WORD_K, Variant
+
+Steps = tuple[tuple[int, Tile], ...]  # (at least so many tokens per expert, tile), the largest first
 
 
 @dataclass(frozen=True)
-class Tile:
-    """BLOCK_M routes x BLOCK_N weight rows, BLOCK_KB bytes of packed weights (twice as many k) a step."""
+class ScaleWords:
+    """The default kernel loads block scales as words in GEMMs with blocks of `block_m`, where K is of whole words.
+
+    From a K of `long_k` on these GEMMs have `warps`.
+    """
 
     block_m: int
-    block_n: int = 64
-    block_kb: int = 32
-    num_warps: int = 4
-    num_stages: int = 3
+    long_k: int
+    warps: int
 
 
-# (at least so many tokens per expert, BLOCK_M): an H100 sweep over 96 configurations (FlashML-org/FreeToken#723).
-BLOCK_M_STEPS: tuple[tuple[int, int], ...] = ((64, 128), (24, 64), (12, 32), (0, 16))
+@dataclass(frozen=True)
+class Tuning:
+    """What one kind of card runs of the default kernel, and where "auto" takes the decode kernel instead.
+
+    `source` and `decode_source` say where that is from: pull requests of FlashML-org/FreeToken, our own measurement, or
+    "by reasoning". `decode_up_to` is in tokens per expert.
+    """
+
+    steps: Steps
+    source: str
+    scale_words: ScaleWords | None = None
+    decode_up_to: float = 1.25
+    decode_source: str = "by reasoning: as an H200"
+
+
+def _steps(small: Tile, large: Tile, thresholds: tuple[tuple[int, int], ...]) -> Steps:
+    """A tile for each (at least so many tokens per expert, BLOCK_M): like `small` for blocks below 64."""
+    return tuple((least, replace(large if block_m >= 64 else small, block_m=block_m)) for least, block_m in thresholds)
+
+
+# FreeToken#723: "BLOCK_N 64, 4 warps and 3 stages", from a sweep on an H100. For RTX cards it says "KB 64 and N 128 at
+# small blocks". That small is below 64, and that the other sizes stay, is our reasoning: with 8 warps a block of 32
+# spills on sm_86 and sm_120.
+PLAIN = Tile(16)
+RTX_SMALL = Tile(16, block_n=128, block_kb=64)
+
+# (at least so many tokens per expert, BLOCK_M), all but the last from FreeToken#723: for a rho of at least 8, for RTX
+# PRO and for GeForce. The last and the scale words are from FreeToken's "pipeline the nvfp4 prefill scale loads on
+# geforce sm_86 / sm_89", PIPELINED below.
+BLOCK_M_STEPS = ((64, 128), (24, 64), (12, 32), (0, 16))
+RTX_PRO_STEPS = ((150, 128), (36, 64), (16, 32), (0, 16))
+GEFORCE_STEPS = ((150, 64), (16, 32), (0, 16))
+GEFORCE_86_STEPS = ((100, 64), (16, 32), (0, 16))
+
+GEFORCE_WORDS = ScaleWords(block_m=64, long_k=2048, warps=8)
+
+_H100 = _steps(PLAIN, PLAIN, BLOCK_M_STEPS)
+_RTX_PRO = _steps(RTX_SMALL, PLAIN, RTX_PRO_STEPS)
+_GEFORCE = _steps(RTX_SMALL, PLAIN, GEFORCE_STEPS)
+_GEFORCE_86 = _steps(RTX_SMALL, PLAIN, GEFORCE_86_STEPS)
+_LOW_RHO = _steps(PLAIN, PLAIN, RTX_PRO_STEPS)
+
+PIPELINED = 'FreeToken "pipeline the nvfp4 prefill scale loads on geforce"'
+
+# Prefill over decode, whole layer, by tokens per expert: at least 1.1 up to 1.25, at most 1 from 1.9.
+MEASURED_DECODE = "ours, H200: on nine shapes both take the same time at 1.4 to 1.9"
+
+# Looked up as (class, capability), then as (class, None).
+RECORDS: dict[tuple[SpeedClass, tuple[int, int] | None], Tuning] = {
+    (DATA_CENTER, (9, 0)): Tuning(_H100, "FreeToken#723, sweep on an H100", decode_source=MEASURED_DECODE),
+    (DATA_CENTER, (8, 0)): Tuning(_H100, "FreeToken#723, as an H100, not measured"),
+    (DATA_CENTER, None): Tuning(_H100, "by reasoning: as an H100, rho is at least 8"),
+    (ORIN, None): Tuning(_H100, "by reasoning: as an H100, rho is at least 8"),
+    (H20, None): Tuning(_LOW_RHO, "FreeToken#723, not measured: rho is 3.4, tiles are an H100's"),
+    (RTX_PRO, (12, 0)): Tuning(_RTX_PRO, "FreeToken#723, sweep on an RTX PRO 6000"),
+    (RTX_PRO, (8, 6)): Tuning(_RTX_PRO, "FreeToken#723, as an RTX PRO 6000, not measured"),
+    (RTX_PRO, (8, 9)): Tuning(_RTX_PRO, "FreeToken#723, as an RTX PRO 6000, not measured"),
+    (RTX_PRO, (12, 1)): Tuning(_RTX_PRO, "by reasoning: as sm_120, whose SM it has"),
+    (RTX_PRO, None): Tuning(_LOW_RHO, "by reasoning: rho is taken for 4, tiles are an H100's"),
+    (GEFORCE, (12, 0)): Tuning(_GEFORCE, "FreeToken#723, sweep on an RTX 5090"),
+    (GEFORCE, (8, 9)): Tuning(_GEFORCE, f"FreeToken#723, sweep on an RTX 4090; {PIPELINED}", GEFORCE_WORDS),
+    (GEFORCE, (8, 6)): Tuning(_GEFORCE_86, f"FreeToken#723, sweep on an RTX 3080 Ti; {PIPELINED}", GEFORCE_WORDS),
+    (GEFORCE, None): Tuning(_steps(PLAIN, PLAIN, GEFORCE_STEPS), "by reasoning: rho is 2, tiles are an H100's"),
+}
 
 # For a GPU whose architecture is unknown: with emulated e4m3, a block of 128 needs more registers than sm_120 has.
-PORTABLE_BLOCK_M_STEPS = BLOCK_M_STEPS[1:]
+PORTABLE_BLOCK_M_STEPS = RTX_PRO_STEPS[1:]
+PORTABLE_TUNING = Tuning(_LOW_RHO[1:], "by reasoning: rho is taken for 4, tiles compile everywhere")
 
 # For the variants that are kept for comparison: two blocks, so that few binaries are to be gated. Of two dots, some
 # architectures spill a register or two of the pair form at 16 rows, and of the table form at 64 rows with 4 warps.
-VARIANT_BLOCK_M_STEPS: tuple[tuple[int, int], ...] = ((24, 64), (0, 16))
-TWO_DOTS_BLOCK_M_STEPS: tuple[tuple[int, int], ...] = ((24, 64), (0, 32))
-TWO_DOTS_WARPS = {32: 4, 64: 8}
+VARIANT_STEPS: Steps = ((24, Tile(64)), (0, Tile(16)))
+TWO_DOTS_STEPS: Steps = ((24, Tile(64, num_warps=8)), (0, Tile(32)))
 
 # Bytes of K a step where K is an odd multiple of 16: rows then allow loads of 8 bytes only, and with 32 bytes a step
 # their addresses alone make sm_86 and sm_89 spill.
 RAGGED_BLOCK_KB = 16
 
-WARPGROUP_ROWS = 64  # the fewest rows of the first operand that wgmma and tcgen05 take
+
+def tuning_of(gpu: Gpu) -> Tuning:
+    """The record of `gpu`; the portable one where its architecture is unknown."""
+    if not is_known(gpu):
+        return PORTABLE_TUNING
+    found = speed_class(gpu)
+    return RECORDS.get((found, gpu.capability)) or RECORDS[found, None]
+
+
+def steps_of(gpu: Gpu, variant: Variant) -> Steps:
+    """What `variant` chooses from on `gpu`."""
+    if variant == VARIANTS[DEFAULT]:
+        return tuning_of(gpu).steps
+    most = most_block_m(gpu, variant)
+    steps = TWO_DOTS_STEPS if variant.two_dots else VARIANT_STEPS
+    return tuple((least, tile) for least, tile in steps if most is None or tile.block_m <= most)
 
 
 def block_m_steps(gpu: Gpu, variant: Variant) -> tuple[tuple[int, int], ...]:
     """(at least so many tokens per expert, BLOCK_M), the largest first: what `variant` chooses from on `gpu`."""
-    if variant == VARIANTS[DEFAULT]:
-        return BLOCK_M_STEPS if is_known(gpu) else PORTABLE_BLOCK_M_STEPS
-    most = most_block_m(gpu, variant)
-    steps = TWO_DOTS_BLOCK_M_STEPS if variant.two_dots else VARIANT_BLOCK_M_STEPS
-    return tuple(step for step in steps if most is None or step[1] <= most)
+    return tuple((least, tile.block_m) for least, tile in steps_of(gpu, variant))
 
 
-def most_block_m(gpu: Gpu, variant: Variant) -> int | None:
-    """The largest BLOCK_M with which `variant` computes what it should on `gpu`; None: any.
-
-    Two dots into one accumulator come out wrong from tcgen05, without a word (triton-lang/triton#10821: B300, Triton
-    3.6.0 and 3.7.1). It is not used below 64 rows. An architecture that is not known may have it, too.
-    """
-    tcgen05 = not is_known(gpu) or architecture(gpu).matrix_instruction == "tcgen05"
-    return WARPGROUP_ROWS // 2 if variant.two_dots and tcgen05 else None
-
-
-def prefill_tile(
-    tokens_per_expert: float,
-    k: int,
-    steps: tuple[tuple[int, int], ...] = BLOCK_M_STEPS,
-    variant: Variant = VARIANTS[DEFAULT],
-) -> Tile:
-    """The tile of a GEMM over `k` for a mean of `tokens_per_expert` routes per expert."""
-    tile = Tile(next(block_m for least, block_m in steps if tokens_per_expert >= least))
+def for_gemm(tile: Tile, k: int, variant: Variant, words: ScaleWords | None = None) -> Tile:
+    """`tile` as a GEMM over `k` has it. `words` are those that the tuning of the default kernel turns on."""
     if variant.two_dots:
-        return replace(tile, num_warps=TWO_DOTS_WARPS[tile.block_m])
-    return replace(tile, block_kb=RAGGED_BLOCK_KB) if k % 32 else tile
-
-
-def least_tile(variant: Variant) -> Tile:
-    """The least that each size of a tile may be.
-
-    A dot over 16 of K has given wrong sums: Triton 3.6.0 and 3.8.0 compile it to mma.sync without a word, but an
-    operand decoded from bytes takes 8 values of K a thread, so 32 of K for the four that share a row. Two dots have
-    half of a step's K each.
-    """
-    return Tile(16, block_n=16, block_kb=32 if variant.two_dots else 16, num_warps=1, num_stages=1)
-
-
-def matrix_instruction(tile: Tile, architecture: Architecture, variant: Variant = VARIANTS[DEFAULT]) -> str:
-    """What Triton makes of the tile's dots; it falls back to mma.sync, without a word, where they have too few rows."""
-    rows = tile.block_m if variant.two_dots else tile.block_n
-    return "mma.sync" if rows < WARPGROUP_ROWS else architecture.matrix_instruction
-
-
-def shared_memory(tile: Tile, architecture: Architecture, variant: Variant = VARIANTS[DEFAULT]) -> int:
-    """Bytes of shared memory that Triton 3.8.0 gives a prefill GEMM of `variant`.
-
-    At most 256 bytes too many for every planned tile, where the gates hold it against the compiler; an estimate for
-    other tiles. The result passes through when all that the loop needs is free again.
-    """
-    instruction = matrix_instruction(tile, architecture, variant)
-    loop = {"byte": _byte_loop, "pair": _pair_loop, "table": _table_loop}[variant.form](tile, instruction, variant)
-    return max(loop, tile.block_m * tile.block_n * 2)
-
-
-def _byte_loop(tile: Tile, instruction: str, variant: Variant) -> int:
-    """Packed weights are buffered one stage less than the pipeline has, activations too where the dot reads them into
-    registers (mma.sync); wgmma and tcgen05 read them in place, one stage longer. Scales pass through once, except with
-    tcgen05, which waits on two 8-byte barriers instead.
-
-    Words of scales are buffered like packed weights. The decoded weights then take the way through shared memory to
-    the registers, and with wgmma a part of them once more; tcgen05 has them in its own memory.
-    """
-    packed, activations, ahead = _packed(tile), _activations(tile), tile.num_stages - 1
-    kept = max(ahead, 1) if instruction == "mma.sync" else tile.num_stages
-    loop = ahead * packed + kept * activations
-    if instruction == "tcgen05":
-        loop += 16
-    elif not variant.scale_words:
-        loop += packed // 8
-    if variant.scale_words:
-        decoded = {"mma.sync": 4, "wgmma": 5 if tile.num_warps <= 4 else 6, "tcgen05": 0}[instruction]
-        loop += ahead * packed // 8 + decoded * packed
-    return loop
-
-
-def _pair_loop(tile: Tile, instruction: str, variant: Variant) -> int:
-    """Packed weights and activations are buffered; one half of the activations and one decoded operand pass through,
-    both decoded operands with wgmma, which reads them in place.
-    """
-    packed, activations, ahead = _packed(tile), _activations(tile), tile.num_stages - 1
-    return ahead * (packed + activations) + activations // 2 + (4 if instruction == "wgmma" else 2) * packed
-
-
-def _table_loop(tile: Tile, instruction: str, variant: Variant) -> int:
-    """The fp32 values of both codes are gathered into buffers, one step behind the packed weights that say which;
-    both halves of the activations and one decoded operand pass through, with wgmma and 8 warps a part of them twice.
-    """
-    packed, activations = _packed(tile), _activations(tile)
-    again = activations // 2 if instruction == "wgmma" and tile.num_warps > 4 else 0
-    return (tile.num_stages + 2 * 4 + 2) * packed + activations + again
-
-
-def _packed(tile: Tile) -> int:
-    return tile.block_n * tile.block_kb
-
-
-def _activations(tile: Tile) -> int:
-    return 2 * tile.block_kb * tile.block_m * 2
+        return tile
+    if k % 32:  # one tile on all cards: no published layer has such a K, and each tile is more to gate
+        return Tile(tile.block_m, block_kb=RAGGED_BLOCK_KB)
+    if words and tile.block_m == words.block_m and k >= words.long_k and k % WORD_K == 0:
+        return replace(tile, num_warps=words.warps)
+    return tile

@@ -14,5 +14,10 @@ FAULTS: dict[str, str] = {
     "vllm-project/vllm#37135": "fp16 overflows only where the true result of a stage does, and only in its own row.",
     "triton-lang/triton#10821": "Two dots into one accumulator give the sum of both, or are never planned.",
     "NVIDIA/TransformerEngine#3062": "No plan needs more shared memory than its own card has, whatever compiles.",
+    "local-inference-lab/b12x#388": "A subnormal block scale is no normal one, and a negative one keeps its sign.",
+    "tile-ai/tilelang#2704": "The codes of 0 and of 0.5 have no exponent to rebase; code 8 is -0.",
+    "ROCm/aiter#3992": "A value midway between two codes takes the even one.",
+    "FlashML-org/FreeToken#48": "What a card can do is asked for each card, each time, whatever was asked before.",
+    "ROCm/vllm#1069": "Work follows blocks, not routes: a plan that pads more than another would is listed.",
     "vllm-project/vllm#45738": "An activation is the one that was named, with its alpha and its limit.",
 }

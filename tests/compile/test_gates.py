@@ -10,7 +10,7 @@ from nvfp4_suite.contract.gpus import ARCHITECTURES, Gpu
 from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels.launch import Launch
 from nvfp4_suite.kernels.plan import plan_layer
-from nvfp4_suite.kernels.tuning import Tile, shared_memory
+from nvfp4_suite.kernels.tiles import Tile, shared_memory
 from nvfp4_suite.kernels.variants import FORMS, Variant
 
 _SHAPE = re.compile(r"m\d+n\d+k\d+|kind::\w+")

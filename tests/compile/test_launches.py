@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from nvfp4_suite.ci import gates
-from nvfp4_suite.contract.gpus import ARCHITECTURES, CATALOG, PORTABLE
+from nvfp4_suite.contract.gpus import ARCHITECTURES, CATALOG, PORTABLE, Gpu
 from nvfp4_suite.contract.kernel import ACTIVATIONS, DTYPES
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
 from nvfp4_suite.kernels.decode import NARROW, WIDE
@@ -98,7 +98,10 @@ def _constants(capability: tuple[int, int], kernel: str, *names: str) -> set[tup
     return {(*value, kinds["scale"], kinds["x"]) for value, kinds in zip(values, types, strict=True)}
 
 
-@pytest.mark.parametrize("gpu", [PORTABLE, *CATALOG], ids=lambda g: g.name)
+UNNAMED = [Gpu(f"a new {gates.arch_name(capability)}", capability) for capability in gates.GATED]
+
+
+@pytest.mark.parametrize("gpu", [PORTABLE, *CATALOG, *UNNAMED], ids=lambda g: g.name)
 def test_no_token_count_and_no_shape_reaches_a_binary_that_is_not_gated(gpu):
     """Every 12 % between 1 and 40,000 tokens, also for the checkpoints beyond the six: their sizes are no constants."""
     listed = {_binary(launch) for launch in gated(gpu.capability or (8, 0))}

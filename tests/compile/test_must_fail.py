@@ -10,12 +10,12 @@ from nvfp4_suite.contract.gpus import Gpu
 from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels.launch import Launch
 from nvfp4_suite.kernels.plan import plan_layer
-from nvfp4_suite.kernels.tuning import Tile
+from nvfp4_suite.kernels.tiles import Tile
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", (9, 0))
 
 
-def launch_of(stage: str, tile: Tile | None = None, kernel: str = "auto") -> Launch:
+def launch_of(stage: str, tile: Tile | None = None, kernel: str = "prefill") -> Launch:
     """One launch of a plan for the H100: fp8 scale pointers, room for large tiles, wgmma."""
     return plan_layer(H100, LayerShape(256, 8, 2048, 512), 1, override=tile, kernel=kernel).launch(stage)
 

@@ -6,7 +6,7 @@ from nvfp4_suite.contract.gpus import CATALOG, PORTABLE, Gpu
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
 from nvfp4_suite.kernels.decode import NARROW, WIDE, gemv_constants
 from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
-from nvfp4_suite.kernels.tuning import Tile
+from nvfp4_suite.kernels.tiles import Tile
 
 H200 = Gpu("NVIDIA H200", (9, 0))
 QWEN = CHECKPOINTS["Qwen3.6-35B-A3B"]
@@ -63,10 +63,9 @@ def test_no_launch_fuses_and_none_has_a_matrix_instruction():
     assert not any(launch.fp_fusion or launch.instruction for launch in _plan(weight_on_input=True).launches)
 
 
-def test_it_is_chosen_by_name_alone():
+def test_both_its_names_choose_it():
     assert _plan().kernel == _plan(kernel="decode_w4a16").kernel == "decode_w4a16"
     assert _plan().launches == _plan(kernel="decode_w4a16").launches
-    assert _plan(kernel="auto").kernel == "prefill_w4a16"
 
 
 @pytest.mark.fault("sgl-project/sglang#38773")

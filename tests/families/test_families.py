@@ -17,7 +17,7 @@ from nvfp4_suite.contract.gpus import Gpu
 from nvfp4_suite.contract.shapes import LayerShape as Shape
 from nvfp4_suite.kernels import experts
 from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
-from nvfp4_suite.kernels.tuning import Tile, most_block_m
+from nvfp4_suite.kernels.tiles import Tile, most_block_m
 from nvfp4_suite.kernels.variants import VARIANTS
 from nvfp4_suite.reference import judge
 

@@ -20,7 +20,7 @@ MAY_IMPORT = {
 }
 
 # Modules that need neither torch nor triton, and so run on any machine.
-PURE = ["contract.gpus", "contract.shapes", "kernels.launch", "kernels.linear_plan", "kernels.plan", "kernels.tuning"]
+PURE = [f"kernels.{name}" for name in ("launch", "linear_plan", "padding", "page", "plan", "tiles", "tuning")]
 
 
 @dataclass(frozen=True)

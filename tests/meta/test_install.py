@@ -59,7 +59,7 @@ def test_a_wheel_holds_every_file_of_the_rooms(wheel):
     rooms = wheel.parent / "tree"
     wanted = {f"nvfp4_suite/{path.relative_to(rooms)}" for room in ROOMS for path in (rooms / room).rglob("*.py")}
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert inside == wanted | {"nvfp4_suite/__init__.py"}
+    assert inside == wanted | {"nvfp4_suite/__init__.py", "nvfp4_suite/__main__.py"}
 
 
 def test_an_installed_wheel_works(wheel, tmp_path):

@@ -10,7 +10,8 @@ from nvfp4_suite.contract.gpus import CATALOG, PORTABLE, Gpu
 from nvfp4_suite.contract.kernel import Kernel
 from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
-from nvfp4_suite.kernels.tuning import BLOCK_M_STEPS, Tile
+from nvfp4_suite.kernels.tiles import Tile
+from nvfp4_suite.kernels.tuning import BLOCK_M_STEPS, tuning_of
 from nvfp4_suite.reference import judge
 
 from ..engine import can_run_here, runnable
@@ -23,8 +24,9 @@ EVEN = Case(LayerShape(3, 3, 128, 32), 4)  # K is a multiple of 32 in both GEMMs
 
 def _plans(case: Case) -> list[LayerPlan]:
     """Every plan that some card chooses for the case's shape, whatever the number of tokens; equal ones once."""
-    crowds = [max(1, math.ceil(least * case.shape.experts / case.shape.top_k)) for least, _ in BLOCK_M_STEPS]
     cards = [gpu for gpu in (*CATALOG, PORTABLE) if can_run_here(gpu)]
+    thresholds = {2, *(least for gpu in cards for least, _ in tuning_of(gpu).steps)}  # below 2 are decode plans
+    crowds = [max(1, math.ceil(least * case.shape.experts / case.shape.top_k)) for least in sorted(thresholds)]
     plans = [plan_layer(gpu, case.shape, tokens, **plan_options(case)) for gpu in cards for tokens in crowds]
     return list({plan.launches: plan for plan in plans}.values())
 

@@ -14,7 +14,7 @@ from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
 from nvfp4_suite.kernels.launch import Launch
 from nvfp4_suite.kernels.linear_plan import SPLITS, plan_linear
 from nvfp4_suite.kernels.plan import plan_layer
-from nvfp4_suite.kernels.tuning import Tile, shared_memory
+from nvfp4_suite.kernels.tiles import Tile, shared_memory
 from nvfp4_suite.kernels.variants import VARIANTS, Variant
 
 LIMITS = {(8, 0): 166_912, (8, 7): 166_912, (8, 6): 101_376, (8, 9): 101_376, (12, 0): 101_376, (12, 1): 101_376}

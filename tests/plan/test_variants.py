@@ -8,7 +8,7 @@ from nvfp4_suite.contract.gpus import CATALOG, PORTABLE, Gpu, architecture, is_k
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
 from nvfp4_suite.kernels.launch import Launch
 from nvfp4_suite.kernels.plan import KERNELS, plan_layer
-from nvfp4_suite.kernels.tuning import Tile, shared_memory
+from nvfp4_suite.kernels.tiles import Tile, shared_memory
 from nvfp4_suite.kernels.variants import DEFAULT, FORMS, VARIANTS, Variant
 
 H200 = Gpu("NVIDIA H200", (9, 0))
@@ -69,26 +69,26 @@ def test_only_the_gemms_differ(kernel):
 @pytest.mark.parametrize(
     ("shape", "override", "words", "reason"),
     [
-        (QWEN, None, [True, True], "2 tokens per expert, NVIDIA H200: block 16"),
+        (QWEN, None, [True, True], "2 tokens per expert, data center sm_90: block 16"),
         (
             LayerShape(4, 2, 128, 80),
             None,
             [True, False],
-            "32 tokens per expert, NVIDIA H200: block 64, "
+            "32 tokens per expert, data center sm_90: block 64, "
             "single scales in down (K 80 or its step 32 is no multiple of 64)",
         ),
         (
             LayerShape(4, 2, 96, 128),
             None,
             [False, True],
-            "32 tokens per expert, NVIDIA H200: block 64, "
+            "32 tokens per expert, data center sm_90: block 64, "
             "single scales in gate_up (K 96 or its step 64 is no multiple of 64)",
         ),
         (
             LayerShape(4, 2, 128, 64),
             Tile(16, block_kb=16),
             [False, False],
-            "override, NVIDIA H200: block 16, "
+            "override, data center sm_90: block 16, "
             "single scales in gate_up (K 128 or its step 32 is no multiple of 64), "
             "single scales in down (K 64 or its step 32 is no multiple of 64)",
         ),

@@ -88,8 +88,9 @@ def test_encoding_undoes_decoding():
     assert torch.equal(formats.encode_e4m3(formats.decode_e4m3(FINITE_BYTES)), FINITE_BYTES)
 
 
+@pytest.mark.fault("ROCm/aiter#3992")
 def test_e2m1_ties_go_to_the_even_code():
-    """Fault A25: "even" that rounds every midpoint away from zero."""
+    """A rule called "even" that rounds every midpoint away from zero."""
     x = torch.tensor(E2M1_MIDPOINTS)
     assert formats.encode_e2m1(x).tolist() == [0, 2, 2, 4, 4, 6, 6]
     assert formats.encode_e2m1(-x).tolist() == [8, 10, 10, 12, 12, 14, 14]
@@ -125,7 +126,7 @@ def test_every_value_midpoint_and_neighbour_encodes_as_in_the_table(encode, valu
 @pytest.mark.fault("triton-lang/triton#11753")
 @pytest.mark.parametrize(("x", "value"), [(1.0625001, 1.125), (400.1, 416.0), (2**-10 * 1.0001, 2**-9)])
 def test_e4m3_rounds_once(x, value):
-    """Fault A3: a step through fp16 would make ties of these, and round them down."""
+    """A step through fp16 would make ties of these, and round them down."""
     byte = formats.encode_e4m3(torch.tensor([x]))
     assert formats.decode_e4m3(byte).item() == value
 
@@ -162,17 +163,19 @@ def test_packing_undoes_unpacking_for_every_byte():
     assert torch.equal(formats.pack(formats.unpack(packed)), packed)
 
 
+@pytest.mark.fault("local-inference-lab/b12x#388")
 def test_each_scale_byte_weighs_a_one_as_in_the_table():
-    """Fault A1: subnormal scales by the formula of normal ones, and a lost sign."""
+    """Subnormal scales by the formula of normal ones, and a lost sign."""
     packed = torch.full((254, 8), 0x22, dtype=torch.uint8)
     weights = formats.dequantize(packed, FINITE_BYTES[:, None], torch.tensor(1.0))
     wanted = torch.tensor(E4M3, dtype=torch.float64)
     assert torch.equal(bits(weights), bits(torch.cat([wanted, -wanted])[:, None].expand(254, 16)))
 
 
+@pytest.mark.fault("tile-ai/tilelang#2704")
 @pytest.mark.parametrize("nibble", [0, 1], ids=["low", "high"])
 def test_each_code_in_each_nibble_is_as_in_the_table(nibble):
-    """Fault A2: an exponent rebased for zero and for the subnormal code. Code 8 is -0.0."""
+    """An exponent rebased for zero and for the subnormal code. Code 8 is -0.0."""
     codes = torch.zeros(16, 16, dtype=torch.uint8)
     codes[:, nibble], codes[:, 1 - nibble] = CODES, 15 - CODES
     weights = formats.dequantize(formats.pack(codes), torch.full((16, 1), 0x38, dtype=torch.uint8), torch.tensor(1.0))

@@ -10,7 +10,7 @@ from nvfp4_suite.contract.case import ROUTINGS, Case, topk_ids
 from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels import experts
 from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
-from nvfp4_suite.kernels.tuning import Tile
+from nvfp4_suite.kernels.tiles import Tile
 
 from ..engine import on_gpu
 from ..poison import poisoned_allocations

@@ -13,7 +13,7 @@ from nvfp4_suite.kernels.launch import Launch
 from nvfp4_suite.kernels.linear_plan import LinearPlan, plan_linear
 from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
 from nvfp4_suite.kernels.pointwise import COLUMN_BLOCK
-from nvfp4_suite.kernels.tuning import Tile, most_block_m
+from nvfp4_suite.kernels.tiles import Tile, most_block_m
 from nvfp4_suite.kernels.variants import DEFAULT, FORMS, VARIANTS, Variant
 
 from ..engine import INTERPRETED

@@ -1,0 +1,51 @@
+"""Shows what dispatch chooses, for any card, from any machine; needs neither torch nor triton.
+
+python -m nvfp4_suite plan --gpu "RTX 4090" --shape GLM-4.7 --tokens 4096
+"""
+
+import argparse
+import sys
+
+from .contract import gpus
+from .contract.kernel import ACTIVATIONS, DTYPES
+from .contract.shapes import CHECKPOINTS
+from .kernels.page import page
+from .kernels.plan import KERNELS, plan_layer
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit code 0: the plan is on stdout. 2: wrong arguments, said on stderr."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        gpu, shape = gpus.named(options.gpu), _shape(options.shape)
+        choices = {name: getattr(options, name) for name in ("dtype", "activation", "weight_on_input", "kernel")}
+        plan = plan_layer(gpu, shape, options.tokens, **choices)
+    except ValueError as error:
+        parser.error(str(error))
+    print(page(plan, gpu, options.shape))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m nvfp4_suite", description="shows what dispatch chooses")
+    commands = parser.add_subparsers(required=True, metavar="plan")
+    plan = commands.add_parser("plan", help="the kernels and tiles of one layer on one card")
+    plan.add_argument("--gpu", required=True, help='a card of the catalog, also by a part of its name: "RTX 4090"')
+    plan.add_argument("--shape", required=True, metavar="NAME", help=f"a checkpoint: {', '.join(CHECKPOINTS)}")
+    plan.add_argument("--tokens", required=True, type=int)
+    plan.add_argument("--dtype", choices=DTYPES, default="bf16", help="of the activations; default: bf16")
+    plan.add_argument("--activation", choices=ACTIVATIONS, default="silu", help="default: silu")
+    plan.add_argument("--weight-on-input", action="store_true", help="routing weights are applied before gate_up")
+    plan.add_argument("--kernel", choices=KERNELS, default="auto", help="default: auto")
+    return parser
+
+
+def _shape(name: str):
+    if name not in CHECKPOINTS:
+        raise ValueError(f"--shape is {name!r}, but should be one of {', '.join(CHECKPOINTS)}")
+    return CHECKPOINTS[name]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

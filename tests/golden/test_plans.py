@@ -1,0 +1,169 @@
+"""golden/plans.json holds the plans of today, and a difference is told as a person would tell it."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from nvfp4_suite.ci import golden, golden_file, plans, plans_diff, provenance
+from nvfp4_suite.ci.golden import PLANS
+from nvfp4_suite.ci.golden_file import Refused
+from nvfp4_suite.contract.gpu_names import GEFORCE, H20, SpeedClass
+from nvfp4_suite.contract.shapes import CHECKPOINTS
+from nvfp4_suite.kernels import plan, tuning
+
+TODAY = plans.cells()
+RECORDED, CHANGES = plans.read(PLANS)
+GEFORCE_86 = (GEFORCE, (8, 6))
+COMMIT = "c" * 40
+
+
+def replanned(monkeypatch, key: tuple[SpeedClass, tuple[int, int] | None], **fields) -> list[plans.Cell]:
+    """All cells, with other `fields` in one tuning record."""
+    with monkeypatch.context() as edit:
+        edit.setitem(tuning.RECORDS, key, replace(tuning.RECORDS[key], **fields))
+        _forget()
+        found = plans.cells()
+    _forget()
+    return found
+
+
+def _forget() -> None:
+    plan.plan_layer.cache_clear()
+    plan._choices.cache_clear()
+
+
+def from_tokens(key, block_m: int, least: int) -> tuple:
+    """The steps of a record, with `block_m` from `least` tokens per expert."""
+    return tuple((least if tile.block_m == block_m else old, tile) for old, tile in tuning.RECORDS[key].steps)
+
+
+def test_the_plans_of_today_are_the_recorded_ones():
+    """Where the difference is meant: commit it, then `golden record --plans --reason TEXT`."""
+    assert plans_diff.explained(RECORDED, TODAY) == []
+
+
+def test_the_file_is_as_the_tool_writes_it():
+    import jsonschema  # a GPU host may lack it
+
+    schema = json.loads(PLANS.with_name(plans.SCHEMA).read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    held = json.loads(PLANS.read_text(encoding="utf-8"))
+    jsonschema.validate(held, schema)
+    assert PLANS.read_text(encoding="utf-8") == golden_file.text(plans.document(TODAY, CHANGES))
+
+
+def test_it_covers_what_it_should():
+    assert len(plans.CARDS) >= 18
+    assert len(plans.TOKENS) == 19
+    assert len(TODAY) == len(RECORDED) == len(plans.CARDS) * len(CHECKPOINTS) * 19
+    classes = {key for key, _ in tuning.RECORDS}
+    assert {cell.speed.split(" sm_")[0] for cell in TODAY} == {found.name for found in classes} | {
+        "unknown architecture"
+    }
+
+
+def test_a_threshold_that_moves_is_told_as_its_author_told_it(monkeypatch):
+    """FreeToken's "pipeline the nvfp4 prefill scale loads", which takes blocks of 64 from 100 tokens per expert instead
+    of 150: "differs only on sm_86 GeForce at 102 - 128 tokens per expert (BLOCK_SIZE_M 32 -> 64)".
+    """
+    before = replanned(monkeypatch, GEFORCE_86, steps=from_tokens(GEFORCE_86, 64, 150))
+    first, *details, cards = plans_diff.explained(before, TODAY)
+    assert first == (
+        "differs only on GeForce sm_86 at 102 to 128 tokens per expert: BLOCK_M 32 -> 64, BLOCK_N 128 -> 64, "
+        "BLOCK_KB 64 -> 32, K_UNIT 32 -> 64, SCALE_WORDS False -> True"
+    )
+    assert details == ["  gate_up.warps 4 -> 8 in 10 of 16 plans", "  warps 4 -> 8 in 6 of 16 plans"]
+    assert cards == "  on NVIDIA GeForce RTX 3080 Ti, NVIDIA GeForce RTX 3090"
+    back, *_ = plans_diff.explained(TODAY, before)
+    assert back.startswith("differs only on GeForce sm_86 at 102 to 128 tokens per expert: BLOCK_M 64 -> 32, ")
+
+
+def test_changes_in_two_places_are_told_apart(monkeypatch):
+    steps = tuple((least, replace(tile, num_stages=2)) for least, tile in tuning.RECORDS[H20, None].steps)
+    other = replanned(monkeypatch, (H20, None), steps=steps)
+    sm_86 = replanned(monkeypatch, GEFORCE_86, scale_words=None)
+    mixed = [b if b.speed.startswith("GeForce") else a for a, b in zip(other, sm_86, strict=True)]
+    lines = plans_diff.explained(TODAY, mixed)
+    assert lines[0].startswith("differs on GeForce sm_86 at 102 to 2,048 tokens per expert: K_UNIT 64 -> 32, ")
+    assert "differs on H20 sm_90 at 1.6 to 2,048 tokens per expert: stages 3 -> 2" in lines
+
+
+def test_a_card_that_changes_its_class_is_told(monkeypatch):
+    moved = [replace(cell, speed="H20 sm_90") if cell.card == "NVIDIA H200" else cell for cell in TODAY]
+    assert plans_diff.explained(TODAY, moved) == [
+        "differs only on H20 sm_90 at 0.0195 to 2,048 tokens per expert: class data center sm_90 -> H20 sm_90",
+        "  on NVIDIA H200",
+    ]
+
+
+def test_what_is_in_one_table_alone_is_told():
+    fewer = [cell for cell in TODAY if cell.card != "NVIDIA H20" or cell.shape != "GLM-4.7"]
+    assert plans_diff.explained(TODAY, fewer) == ["gone: NVIDIA H20, GLM-4.7: 19 plans"]
+    assert plans_diff.explained(fewer, TODAY) == ["new: NVIDIA H20, GLM-4.7: 19 plans"]
+    assert plans_diff.changes_of(fewer, TODAY) == []
+    assert plans_diff.changes_of(TODAY, fewer) == ["gone: NVIDIA H20, GLM-4.7: 19 plans"]
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """A tree in which recording is allowed, with no plans yet: where they would be."""
+    path = tmp_path / "golden" / "plans.json"
+    path.parent.mkdir()
+    path.with_name(plans.SCHEMA).write_bytes(PLANS.with_name(plans.SCHEMA).read_bytes())
+    monkeypatch.setattr(golden, "ROOT", tmp_path)
+    monkeypatch.setattr(golden, "PLANS", path)
+    monkeypatch.setattr(provenance, "clean_commit", lambda root: COMMIT)
+    monkeypatch.delenv("CI", raising=False)
+    return path
+
+
+def test_a_change_needs_a_reason_which_is_kept(file, monkeypatch, capsys):
+    before = replanned(monkeypatch, GEFORCE_86, steps=from_tokens(GEFORCE_86, 64, 150))
+    plans.write(file, before, [])
+    assert golden.main(["diff"]) == 1
+    told = capsys.readouterr().out
+    assert told.startswith("differs only on GeForce sm_86 at 102 to 128 tokens per expert: BLOCK_M 32 -> 64")
+    assert golden.main(["record", "--plans"]) == 1
+    assert "recorded plans change only with --reason TEXT:\ndiffers only on" in capsys.readouterr().err
+    assert {cell.key: cell for cell in plans.read(file)[0]} == {cell.key: cell for cell in before}
+    assert golden.main(["record", "--plans", "--reason", "measured"]) == 0
+    assert plans.read(file)[1] == [{"commit": COMMIT, "difference": told.splitlines(), "reason": "measured"}]
+    capsys.readouterr()
+    assert golden.main(["diff"]) == 0
+    assert capsys.readouterr().out == f"{len(TODAY)} plans as recorded\n"
+
+
+def test_a_reason_without_a_change_is_refused(file, capsys):
+    assert golden.main(["record", "--plans", "--reason", "none"]) == 1
+    assert "only where a recorded plan changes" in capsys.readouterr().err
+    assert golden.main(["record", "--plans"]) == 0
+    assert golden.main(["record", "--plans", "--reason", "again"]) == 1
+
+
+def test_ci_and_a_dirty_tree_record_no_plans(file, monkeypatch, capsys):
+    def dirty(root):
+        raise Refused("the tree is dirty")
+
+    monkeypatch.setattr(provenance, "clean_commit", dirty)
+    assert golden.main(["record", "--plans"]) == 1
+    assert "refused: the tree is dirty" in capsys.readouterr().err
+    monkeypatch.setenv("CI", "1")
+    assert golden.main(["record", "--plans"]) == 1
+    assert "refused: CI is set" in capsys.readouterr().err
+    assert not file.exists()
+
+
+def test_a_file_cut_short_and_one_that_breaks_the_schema_are_refused(file):
+    plans.write(file, TODAY, [])
+    file.write_text(file.read_text().replace('"count": ', '"count": 1'))
+    with pytest.raises(Refused, match=r"plans.json says count 1\d+, but has \d+ runs"):
+        plans.read(file)
+    with pytest.raises(Refused, match="would break its schema"):
+        plans.write(file, [replace(TODAY[0], plan="BLOCK_M")], [])
+
+
+def test_plans_take_no_option_of_digests(file, capsys):
+    for options in (["--case", "x"], ["--out", "x"], ["--engine", "reference"]):
+        with pytest.raises(SystemExit):
+            golden.main(["record", "--plans", *options])
