@@ -6,13 +6,13 @@ from functools import lru_cache
 from ..contract.gpus import PORTABLE, Gpu, architecture, is_known
 from ..contract.kernel import ACTIVATIONS, DTYPES
 from ..contract.shapes import LayerShape
-from . import decode, prefill
+from . import decode, prefill, w4a4
 from .launch import Launch
 from .tuning import Tile, block_m_steps, least_tile, most_block_m, prefill_tile, shared_memory
 from .variants import DEFAULT, VARIANTS, WORD_K, Variant
 
 TRITONS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
-KERNELS = ("auto", "prefill", *VARIANTS, "decode", decode.NAME)
+KERNELS = ("auto", "prefill", *VARIANTS, "decode", decode.NAME, "w4a4", *w4a4.FORMS)
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ def plan_layer(
             raise ValueError(f"override is {override}, but should be None for {kernel}, which has no such tile")
         launches = decode.launches(gpu, shape, dtype, activation, weight_on_input) if tokens else ()
         return LayerPlan(decode.NAME, shape, dtype, launches, f"as asked, {gpu.name}: a GEMV for each route")
+    if kernel in ("w4a4", *w4a4.FORMS):
+        return _w4a4(gpu, shape, tokens, dtype, activation, weight_on_input, input_scales, kernel, override)
     name = DEFAULT if kernel in ("auto", "prefill") else kernel
     if tokens == 0:
         return LayerPlan(name, shape, dtype, (), "no tokens: nothing to launch")
@@ -68,6 +70,31 @@ def plan_layer(
     launches = prefill.launches(gpu, shape, variant, tiles, dtype, activation, weight_on_input)
     card = gpu.name if is_known(gpu) or gpu == PORTABLE else f"{gpu.name} (unknown architecture, portable plan)"
     reason = f"{why}, {card}: block {tiles[0].block_m}{_without_words(shape, variant, tiles)}"
+    return LayerPlan(name, shape, dtype, launches, reason)
+
+
+def _w4a4(
+    gpu: Gpu,
+    shape: LayerShape,
+    tokens: int,
+    dtype: str,
+    activation: str,
+    weight_on_input: bool,
+    input_scales: bool,
+    kernel: str,
+    override: Tile | None,
+) -> LayerPlan:
+    if not input_scales:
+        raise ValueError(f"input_scales is False, but should be True for {kernel}: it quantizes activations with them")
+    if override is not None:
+        raise ValueError(f"override is {override}, but should be None for {kernel}, which has tiles of its own")
+    name = w4a4.DEFAULT if kernel == "w4a4" else kernel
+    if tokens == 0:
+        return LayerPlan(name, shape, dtype, (), "no tokens: nothing to launch")
+    tokens_per_expert = tokens * shape.top_k / shape.experts
+    tiles = w4a4.tiles(gpu, shape, tokens_per_expert)
+    launches = w4a4.launches(gpu, shape, w4a4.FORMS[name], tiles, dtype, activation, weight_on_input)
+    reason = f"{tokens_per_expert:.3g} tokens per expert, {gpu.name}: block {tiles[0].block_m}"
     return LayerPlan(name, shape, dtype, launches, reason)
 
 
