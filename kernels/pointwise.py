@@ -8,7 +8,7 @@ from functools import cache
 from .launch import Launch, declare
 
 COLUMN_BLOCK = 512
-QUANTIZED_ROWS, QUANTIZED_COLUMNS = 8, 256  # one block of 16 for each thread of 4 warps
+QUANTIZED_ROWS, QUANTIZED_COLUMNS = 16, 256  # two blocks of 16 for each thread of 4 warps
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 import triton
 from torch import Tensor
 
@@ -43,6 +42,7 @@ def _scales(name: str, input_scale: Tensor | None, global_scale: Tensor) -> tupl
 
 
 Rows = tuple[Tensor, Tensor]  # of NVFP4: packed u8 [R, K/2] and block scales u8 [R, K/16]
+Weights = tuple[Tensor, Tensor, Tensor]  # packed u8 [E, N, K/2], block scales e4m3 [E, N, K/16] and alpha f32 [E, N]
 
 
 def run_experts(
@@ -53,39 +53,40 @@ def run_experts(
     `x` is [T, H], or [T * top_k, H] with a row per route; `routed` as experts.routed_by gives it; `options` are
     activation_alpha and activation_limit. `out_rows` is T where the plan sums routes by atomics, else T * top_k.
     """
-    quantized = start_quantize(plan.launch("quantize"), x, scales.gate_up_stored)
-    h = gate_up(plan.launch("gate_up"), quantized, banks, scales, routed, **options)
-    return down(plan.launch("down"), h, banks, scales, routed, x.new_empty(out_rows, banks.hidden))
+    rows = start_quantize(plan.launch("quantize"), x, scales.gate_up_stored)
+    weights = banks.gate_up_packed, banks.gate_up_scale, scales.gate_up_alpha
+    h = gate_up(plan.launch("gate_up"), rows, weights, scales.down_stored, routed, **options)
+    weights, out = (banks.down_packed, banks.down_scale, scales.down_alpha), x.new_empty(out_rows, banks.hidden)
+    return down(plan.launch("down"), h, weights, routed, out)
 
 
-def gate_up(launch: Launch, x: Rows, banks: ExpertBanks, scales: Scales, routed: tuple[int, dict], **options) -> Rows:
-    """The activations that enter down, a row per route, quantized with the second input scale."""
+def gate_up(
+    launch: Launch, x: Rows, weights: Weights, stored: Tensor, routed: tuple[int, dict], **options: float
+) -> Rows:
+    """f(gate) * up in NVFP4 with the global scale `stored`, a row per route; `options` as in run_experts."""
     blocks, lists = routed
     lists = {name: value for name, value in lists.items() if name != "topk_weights"}
-    routes, columns = lists["routes"], banks.intermediate
-    out = torch.empty(routes, columns // 2, dtype=torch.uint8, device=x[0].device)
-    out_scale = torch.empty(routes, columns // 16, dtype=torch.uint8, device=x[0].device)
-    operands = _operands(launch, x, banks.gate_up_packed, banks.gate_up_scale)
-    operands |= {"alpha": scales.gate_up_alpha, "stored": scales.down_stored, "out": out, "out_scale": out_scale}
-    sizes = {"N": columns, "k_units": banks.hidden // launch.constexpr("K_UNIT")}
+    routes, columns = lists["routes"], weights[0].shape[1] // 2
+    out, out_scale = (x[0].new_empty(routes, columns // per_byte) for per_byte in (2, 16))
+    operands = _operands(launch, x, weights) | {"stored": stored, "out": out, "out_scale": out_scale, "N": columns}
     grid = (blocks * triton.cdiv(columns, launch.constexpr("BLOCK_N")),)
-    start(launch, grid, **operands, **lists, **sizes, rows_per_input=routes // len(x[0]), **options)
+    start(launch, grid, **operands, **lists, rows_per_input=routes // len(x[0]), **options)
     return out, out_scale
 
 
-def down(launch: Launch, h: Rows, banks: ExpertBanks, scales: Scales, routed: tuple[int, dict], out: Tensor) -> Tensor:
+def down(launch: Launch, h: Rows, weights: Weights, routed: tuple[int, dict], out: Tensor) -> Tensor:
     """Writes `out` [R, H], a row per route; a launch that is ATOMIC adds up a token's routes in `out` [T, H]."""
     blocks, lists = routed
     if launch.constexpr("ATOMIC"):
         out.zero_()
-    operands = _operands(launch, h, banks.down_packed, banks.down_scale)
-    sizes = {"N": banks.hidden, "k_units": banks.intermediate // launch.constexpr("K_UNIT")}
-    grid = (blocks * triton.cdiv(banks.hidden, launch.constexpr("BLOCK_N")),)
+    rows = weights[0].shape[1]
+    grid = (blocks * triton.cdiv(rows, launch.constexpr("BLOCK_N")),)
     rows_per_output = lists["routes"] // len(out)
-    start(launch, grid, **operands, alpha=scales.down_alpha, out=out, **lists, **sizes, rows_per_output=rows_per_output)
+    start(launch, grid, **_operands(launch, h, weights), out=out, N=rows, **lists, rows_per_output=rows_per_output)
     return out
 
 
-def _operands(launch: Launch, x: Rows, packed: Tensor, scale: Tensor) -> dict[str, Tensor]:
-    tensors = {"x": x[0], "x_scale": x[1], "packed": packed, "scale": scale}
-    return {name: as_declared(launch, name, tensor) for name, tensor in tensors.items()}
+def _operands(launch: Launch, x: Rows, weights: Weights) -> dict[str, Tensor | int]:
+    tensors = {"x": x[0], "x_scale": x[1], "packed": weights[0], "scale": weights[1]}
+    operands = {name: as_declared(launch, name, tensor) for name, tensor in tensors.items()}
+    return operands | {"alpha": weights[2], "k_units": 2 * x[0].shape[1] // launch.constexpr("K_UNIT")}

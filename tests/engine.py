@@ -4,6 +4,7 @@ import os
 
 from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.case import Case
+from nvfp4_suite.contract.kernel import Kernel
 from nvfp4_suite.contract.shapes import LayerShape as Shape
 from nvfp4_suite.kernels.variants import DEFAULT, VARIANTS
 
@@ -40,6 +41,8 @@ def can_run_here(gpu: gpus.Gpu) -> bool:
     return INTERPRETED or not gpus.architecture(gpu).native_e4m3 or gpus.architecture(gpus.current(0)).native_e4m3
 
 
-def runs_here(kernel: str, case: Case | None = None) -> bool:
-    """Whether this session runs `case` (None: one of no table) through the kernel of that name."""
-    return not INTERPRETED or kernel not in COMPARED or case in COMPARED_CASES
+def runs_here(kernel: Kernel, case: Case | None = None) -> bool:
+    """Whether this session runs `case` (None: one of no table) through `kernel`, which may not run here at all."""
+    if INTERPRETED:
+        return kernel.promise.interpreted and (kernel.name not in COMPARED or case in COMPARED_CASES)
+    return kernel.promise.capabilities is None or gpus.current(0).capability in kernel.promise.capabilities

@@ -16,7 +16,7 @@ from ..engine import runs_here
 from .subject import layer_arguments, run_kernel
 
 CHECKPOINTS = Path(__file__).parent.parent / "data" / "checkpoints"
-HERE = {name: kernel for name, kernel in KERNELS.items() if runs_here(name)}
+HERE = {name: kernel for name, kernel in KERNELS.items() if runs_here(kernel)}
 
 
 @pytest.mark.parametrize("kernel", HERE.values(), ids=HERE.keys())
