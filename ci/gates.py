@@ -14,6 +14,7 @@ from ..contract.shapes import CHECKPOINTS, LayerShape
 from ..kernels.launch import Launch
 from ..kernels.linear_plan import SPLITS, plan_linear
 from ..kernels.plan import plan_layer
+from ..kernels.pointwise import quantize
 from ..kernels.variants import DEFAULT, VARIANTS
 from .gate_compile import Capability, Facts, GateError, arch_name, compile_in_child, compile_launch
 
@@ -45,6 +46,14 @@ SAMPLES: tuple[tuple[int, LayerShape, str, str], ...] = (  # tokens, shape, dtyp
     (4096, RAGGED, "bf16", "gate_up"),
 )
 
+# Of W4A4, likewise: all blocks, kinds of K, dtypes, activations, weighted and not, and down both ways.
+W4A4_SAMPLES: tuple[tuple[int, LayerShape, str, str, bool, str], ...] = (
+    (1, SHAPES[0], "bf16", "silu", False, "prefill_w4a4"),
+    (512, RAGGED, "fp16", "gelu", True, "prefill_w4a4"),
+    (4096, SHAPES[0], "fp16", "gelu_tanh", True, "prefill_w4a4_atomic"),
+    (4096, RAGGED, "bf16", "swigluoai", False, "prefill_w4a4_atomic"),
+)
+
 # Of a linear layer: rows for the GEMV and for both blocks; K that is cut wide, narrow, and ragged.
 LINEAR_ROWS, LINEAR_K = (1, 16, 64), (4096, 640, 272)
 
@@ -55,7 +64,7 @@ def launches() -> tuple[tuple[Capability, Launch], ...]:
 
     An architecture gets what the plans of its own GPUs choose and, because a GPU that the catalog does not know runs
     it, the portable plan. Both cross SHAPES (its own also RAGGED), TOKENS, dtypes, activations and weight_on_input.
-    Of the variants that are kept for comparison it gets SAMPLES, and of the linear layer its own GPUs' plans alone: the
+    Of the variants that are kept for comparison it gets SAMPLES, of W4A4 W4A4_SAMPLES, and of the linear layer its own GPUs' plans alone: the
     portable plan's loops are those of the layers.
     """
     found: dict[tuple[Capability, Launch], tuple[Capability, Launch]] = {}
@@ -65,7 +74,7 @@ def launches() -> tuple[tuple[Capability, Launch], ...]:
         gpus = [gpu for gpu in CATALOG if gpu.capability == capability]
         own = [launch for gpu in gpus for launch in _planned(gpu, (*SHAPES, RAGGED)) + _decode(gpu, (*SHAPES, RAGGED))]
         others = [replace(launch, instruction=launch.instruction and instruction) for launch in portable]
-        rest = [launch for gpu in gpus for launch in _samples(gpu) + _linear(gpu)]
+        rest = [launch for gpu in gpus for launch in _samples(gpu) + _w4a4(gpu) + _linear(gpu)]
         for launch in own + others + rest:
             found.setdefault((capability, replace(launch, stage="")), (capability, launch))
     return tuple(found.values())
@@ -91,6 +100,16 @@ def _samples(gpu: Gpu) -> list[Launch]:
         if name != DEFAULT
         for tokens, shape, dtype, stage in SAMPLES
     ]
+
+
+def _w4a4(gpu: Gpu) -> list[Launch]:
+    plans = (
+        plan_layer(
+            gpu, shape, tokens, dtype=dtype, activation=name, weight_on_input=weigh, input_scales=True, kernel=kernel
+        )
+        for tokens, shape, dtype, name, weigh, kernel in W4A4_SAMPLES
+    )
+    return [launch for plan in plans for launch in plan.launches] + [quantize(dtype, "128x4") for dtype in DTYPES]
 
 
 def _decode(gpu: Gpu, shapes: tuple[LayerShape, ...]) -> list[Launch]:

@@ -92,7 +92,7 @@ def _w4a4(
     if tokens == 0:
         return LayerPlan(name, shape, dtype, (), "no tokens: nothing to launch")
     tokens_per_expert = tokens * shape.top_k / shape.experts
-    tiles = w4a4.tiles(gpu, shape, tokens_per_expert)
+    tiles = w4a4.tiles(shape, tokens_per_expert)
     launches = w4a4.launches(gpu, shape, w4a4.FORMS[name], tiles, dtype, activation, weight_on_input)
     reason = f"{tokens_per_expert:.3g} tokens per expert, {gpu.name}: block {tiles[0].block_m}"
     return LayerPlan(name, shape, dtype, launches, reason)

@@ -21,21 +21,16 @@ DEFAULT = "prefill_w4a4"
 FORMS: dict[str, Form] = {DEFAULT: Form(), "prefill_w4a4_atomic": Form(atomic=True)}
 
 
-# (at least so many tokens per expert, BLOCK_M). Not measured: those of W4A16, whose block of 128 would spill here.
+# (at least so many tokens per expert, BLOCK_M): those of W4A16, but for its block of 128. Not measured.
 BLOCK_M_STEPS: tuple[tuple[int, int], ...] = ((24, 64), (12, 32), (0, 16))
+GATE_UP_WARPS = 8  # for twice as many sums as down has; with 4, sm_80 spills
 
 
-def tiles(gpu: Gpu, shape: LayerShape, tokens_per_expert: float) -> tuple[Tile, Tile]:
+def tiles(shape: LayerShape, tokens_per_expert: float) -> tuple[Tile, Tile]:
     """The tiles of gate_up and down. BLOCK_N counts columns of gate_up's output, of which each has two weight rows."""
     block_m = next(block_m for least, block_m in BLOCK_M_STEPS if tokens_per_expert >= least)
-    return tuple(_tile(gpu, block_m, k) for k in (shape.hidden, shape.intermediate))
-
-
-def _tile(gpu: Gpu, block_m: int, k: int) -> Tile:
-    """Two sums of 64 x 64 leave mma.sync, which decodes into registers, no room for 32 bytes of K a step."""
-    large, in_registers = block_m == 64, architecture(gpu).matrix_instruction == "mma.sync"
-    block_kb = RAGGED_BLOCK_KB if k % 32 or (large and in_registers) else Tile.block_kb
-    return Tile(block_m, block_kb=block_kb, num_warps=8 if large and not in_registers else 4)
+    of_gate_up, of_down = (RAGGED_BLOCK_KB if k % 32 else Tile.block_kb for k in (shape.hidden, shape.intermediate))
+    return Tile(block_m, block_kb=of_gate_up, num_warps=GATE_UP_WARPS), Tile(block_m, block_kb=of_down)
 
 
 def launches(

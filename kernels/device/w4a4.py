@@ -66,25 +66,22 @@ def w4a4_gate_up(
         return
     route, real, row = routes_of(block, block_routes, routes, rows_per_input, BLOCK_M)
     first = tl.program_id(0) % column_tiles * BLOCK_N
-    n = first + tl.arange(0, BLOCK_N)
+    gate_and_up = tl.arange(0, 2 * BLOCK_N)  # the row of gate, then the row of up, for each column
+    n = first + gate_and_up // 2
     inside = n < N
-    gate_row = expert * 2 * N + n
-    up_row = gate_row + N
+    weight_row = (expert * 2 + gate_and_up % 2) * N + n
 
     row_bytes = k_units * (K_UNIT // 2)
-    gate = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    up = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    acc = tl.zeros((2 * BLOCK_N, BLOCK_M), tl.float32)
     for start in range(0, row_bytes, BLOCK_KB):
         tokens = load_rows(x, x_scale, row, real, start, row_bytes, BLOCK_KB).T
-        gate_weights = load_rows(packed, scale, gate_row, inside, start, row_bytes, BLOCK_KB)
-        gate = tl.dot(gate_weights, tokens, gate, input_precision="ieee")
-        up_weights = load_rows(packed, scale, up_row, inside, start, row_bytes, BLOCK_KB)
-        up = tl.dot(up_weights, tokens, up, input_precision="ieee")
+        weights = load_rows(packed, scale, weight_row, inside, start, row_bytes, BLOCK_KB)
+        acc = tl.dot(weights, tokens, acc, input_precision="ieee")
 
-    gate *= tl.load(alpha + gate_row, mask=inside, other=0.0)[:, None]
-    up *= tl.load(alpha + up_row, mask=inside, other=0.0)[:, None]
+    acc *= tl.load(alpha + weight_row, mask=inside, other=0.0)[:, None]
+    gate, up = tl.split(acc.T.reshape(BLOCK_M, BLOCK_N, 2))
     h = activate(gate, up, activation_alpha, activation_limit, ACTIVATION)
-    codes, scales = quantize_blocks(h.T, tl.load(stored))
+    codes, scales = quantize_blocks(h, tl.load(stored))
     route = route.to(tl.int64)
     byte = first // 2 + tl.arange(0, BLOCK_N // 2)
     tl.store(out + route[:, None] * (N // 2) + byte[None, :], codes, mask=real[:, None] & (byte < N // 2)[None, :])

@@ -36,7 +36,7 @@ def entering(case: Case) -> torch.Tensor:
     return moe.weigh_input(x, inputs.topk_weights.flatten().double(), form).to(form.dtype)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def by_kernel(case: Case, device: str) -> tuple[Rows, Rows, torch.Tensor]:
     """(what enters gate_up, what enters down, the routes), each from the kernel's own of the stage before."""
     inputs, plan = inputs_of(case), plan_of(case)
