@@ -64,8 +64,8 @@ def launches() -> tuple[tuple[Capability, Launch], ...]:
 
     An architecture gets what the plans of its own GPUs choose and, because a GPU that the catalog does not know runs
     it, the portable plan. Both cross SHAPES (its own also RAGGED), TOKENS, dtypes, activations and weight_on_input.
-    Of the variants that are kept for comparison it gets SAMPLES, of W4A4 W4A4_SAMPLES, and of the linear layer its own GPUs' plans alone: the
-    portable plan's loops are those of the layers.
+    Of the variants that are kept for comparison it gets SAMPLES, of W4A4 W4A4_SAMPLES, and of the linear layer its own
+    GPUs' plans alone: the portable plan's loops are those of the layers.
     """
     found: dict[tuple[Capability, Launch], tuple[Capability, Launch]] = {}
     portable = _planned(PORTABLE, SHAPES) + _decode(PORTABLE, SHAPES)

@@ -7,6 +7,7 @@ from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.case import Case
 from nvfp4_suite.contract.kernel import Kernel
 from nvfp4_suite.contract.shapes import LayerShape as Shape
+from nvfp4_suite.kernels import w4a4
 from nvfp4_suite.kernels.variants import DEFAULT, VARIANTS
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # set by conftest before any test module is imported
@@ -26,7 +27,7 @@ COMPARED_CASES = (
     Case(Shape(3, 2, 48, 32), 5, inputs="random"),  # tests/moe/test_edges.py
 )
 
-# Of W4A4, whose programs take the interpreter longer: what it leaves to a GPU. The table W4A4 has the like of them.
+# Our W4A4 kernels take the interpreter long: the cases that it leaves to a GPU. The table W4A4 has the like of them.
 LEFT_TO_GPU = tuple(case for case in ATOMICS if case.format == "w4a4")
 
 
@@ -49,5 +50,6 @@ def runs_here(kernel: Kernel, case: Case | None = None) -> bool:
     """Whether this session runs `case` (None: one of no table) through `kernel`, which may not run here at all."""
     if INTERPRETED:
         chosen = kernel.name not in COMPARED or case in COMPARED_CASES
-        return kernel.promise.interpreted and chosen and case not in LEFT_TO_GPU
+        left = kernel.name in w4a4.FORMS and case in LEFT_TO_GPU
+        return kernel.promise.interpreted and chosen and not left
     return kernel.promise.capabilities is None or gpus.current(0).capability in kernel.promise.capabilities

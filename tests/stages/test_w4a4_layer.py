@@ -9,6 +9,7 @@ import torch
 from nvfp4_suite.cases.layers import RANDOM
 from nvfp4_suite.contract.case import Case, torch_dtype
 from nvfp4_suite.contract.gpus import PORTABLE
+from nvfp4_suite.kernels import experts
 from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
 from nvfp4_suite.kernels.w4a4_layer import Rows, Scales
 from nvfp4_suite.reference import bounds, formats, judge, moe, quantize
@@ -17,10 +18,12 @@ from nvfp4_suite.reference.activations import Activation
 from nvfp4_suite.reference.ranges import Range
 from nvfp4_suite.reference.rounding import rounding_form
 
+from ..engine import on_gpu
 from ..moe.subject import inputs_of, plan_options
 from . import w4a4_launches as launches
 
-every_case = pytest.mark.parametrize("case", [case for case in RANDOM if case.format == "w4a4"])
+CASES = [case for case in RANDOM if case.format == "w4a4"]
+every_case = pytest.mark.parametrize("case", CASES)
 
 
 def plan_of(case: Case) -> LayerPlan:
@@ -114,3 +117,19 @@ def test_down_of_the_kernels_own_codes_is_within_its_bound(case: Case, device):
     (routes, ends), (_, expected) = enclosed(case, routed, h), enclosed(case, right, h)
     interval = bounds.Interval(ends.lower, ends.upper, expected.lower, form.dtype)
     judge.bounded(out[routes], interval, case=case.id)
+
+
+@pytest.mark.parametrize("case", CASES[:1] + on_gpu(CASES[1:]))
+def test_the_order_of_an_experts_routes_does_not_matter(case: Case, device, monkeypatch):
+    """flashinfer-ai/flashinfer#5221: the same bytes with the routes of every block the other way round."""
+    before = by_kernel(case, device)
+    blocks = experts.route_blocks
+
+    def turned(*arguments):
+        block_routes, block_expert = blocks(*arguments)
+        return block_routes.flip(1).contiguous(), block_expert
+
+    monkeypatch.setattr(experts, "route_blocks", turned)
+    after = by_kernel.__wrapped__(case, device)
+    pairs = zip((*before[1], before[2]), (*after[1], after[2]), strict=True)
+    assert all(torch.equal(one.view(torch.uint8), other.view(torch.uint8)) for one, other in pairs)
