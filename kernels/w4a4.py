@@ -90,7 +90,7 @@ def _down(gpu: Gpu, form: Form, dtype: str, tile: Tile, k: int, weighted: bool) 
 
 def _sizes(tile: Tile, k: int) -> dict[str, int]:
     sizes = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_KB": tile.block_kb}
-    return {**sizes, "K_UNIT": 16 if k % 32 else 32}
+    return {**sizes, "K_UNIT": 16 if k % 32 else 32, "NATIVE": False}
 
 
 def _scale(gpu: Gpu) -> str:

@@ -1,7 +1,9 @@
-"""The grouped W4A4 GEMMs of prefill: NVFP4 x NVFP4, both decoded to fp16, exactly. Triton device functions.
+"""The grouped W4A4 GEMMs of prefill: NVFP4 x NVFP4. Triton device functions.
 
-As in gemm.py a dot is out^T = W @ X^T, the weights its first operand. Every e2m1 * e4m3 is exact in fp16, whatever the
-dtype of hidden_states, so gate_up does not know that dtype.
+As in gemm.py a dot is out^T = W @ X^T, the weights its first operand. Both operands are decoded to fp16, in which every
+e2m1 * e4m3 is exact, whatever the dtype of hidden_states; so gate_up does not know that dtype. NATIVE instead hands
+codes and scales to the GPU's own FP4 instruction, which has been compiled, and run by the interpreter, but never seen
+on hardware. Its scales must be pointers to e4m3: bytes would be read as powers of two (triton-lang/triton#7549).
 """
 
 import triton
@@ -15,7 +17,7 @@ from .quantize import quantize_blocks
 
 @triton.jit
 def load_rows(packed, scale, row, real, start, row_bytes, BYTES: tl.constexpr):
-    """[rows, 2 * BYTES] fp16: the values of NVFP4 rows from byte `start` on, without global scales.
+    """(codes [rows, BYTES], block scales [rows, BYTES / 8]) of NVFP4 rows from byte `start` on.
 
     `row` int64 says which; rows that are not `real` are zeros, and so is what lies beyond a row's `row_bytes`.
     """
@@ -25,7 +27,32 @@ def load_rows(packed, scale, row, real, start, row_bytes, BYTES: tl.constexpr):
     in_blocks = real[:, None] & (block < row_bytes // 8)[None, :]
     codes = tl.load(packed + row[:, None] * row_bytes + byte[None, :], mask=in_bytes, other=0)
     factors = tl.load(scale + row[:, None] * (row_bytes // 8) + block[None, :], mask=in_blocks, other=0.0)
-    return dequantize(codes, factors, tl.float16, NAN=True)
+    return codes, factors
+
+
+@triton.jit
+def add_products(
+    acc,
+    weights,
+    weight_scales,
+    weight_row,
+    inside,
+    x,
+    x_scale,
+    row,
+    real,
+    start,
+    row_bytes,
+    BYTES: tl.constexpr,
+    NATIVE: tl.constexpr,
+):
+    """`acc` [weight rows, rows of x] + the products of 2 * BYTES of K from byte `start` on."""
+    codes, factors = load_rows(x, x_scale, row, real, start, row_bytes, BYTES)
+    weight_codes, weight_factors = load_rows(weights, weight_scales, weight_row, inside, start, row_bytes, BYTES)
+    if NATIVE:
+        return tl.dot_scaled(weight_codes, weight_factors, "e2m1", codes.T, factors, "e2m1", acc)
+    tokens = dequantize(codes, factors, tl.float16, NAN=True).T
+    return tl.dot(dequantize(weight_codes, weight_factors, tl.float16, NAN=True), tokens, acc, input_precision="ieee")
 
 
 @triton.jit(do_not_specialize=["k_units", "routes", "rows_per_input", "activation_alpha", "activation_limit"])
@@ -50,6 +77,7 @@ def w4a4_gate_up(
     BLOCK_N: tl.constexpr,
     BLOCK_KB: tl.constexpr,
     K_UNIT: tl.constexpr,
+    NATIVE: tl.constexpr,
     ACTIVATION: tl.constexpr,
 ):
     """out[route, :] and out_scale[route, :], of N columns: f(gate) * up in NVFP4, with `stored` fp32 [1].
@@ -74,9 +102,9 @@ def w4a4_gate_up(
     row_bytes = k_units * (K_UNIT // 2)
     acc = tl.zeros((2 * BLOCK_N, BLOCK_M), tl.float32)
     for start in range(0, row_bytes, BLOCK_KB):
-        tokens = load_rows(x, x_scale, row, real, start, row_bytes, BLOCK_KB).T
-        weights = load_rows(packed, scale, weight_row, inside, start, row_bytes, BLOCK_KB)
-        acc = tl.dot(weights, tokens, acc, input_precision="ieee")
+        acc = add_products(
+            acc, packed, scale, weight_row, inside, x, x_scale, row, real, start, row_bytes, BLOCK_KB, NATIVE
+        )
 
     acc *= tl.load(alpha + weight_row, mask=inside, other=0.0)[:, None]
     gate, up = tl.split(acc.T.reshape(BLOCK_M, BLOCK_N, 2))
@@ -109,6 +137,7 @@ def w4a4_down(
     BLOCK_N: tl.constexpr,
     BLOCK_KB: tl.constexpr,
     K_UNIT: tl.constexpr,
+    NATIVE: tl.constexpr,
     WEIGHTED: tl.constexpr,
     ATOMIC: tl.constexpr,
 ):
@@ -131,9 +160,9 @@ def w4a4_down(
     row_bytes = k_units * (K_UNIT // 2)
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     for start in range(0, row_bytes, BLOCK_KB):
-        tokens = load_rows(x, x_scale, row, real, start, row_bytes, BLOCK_KB).T
-        weights = load_rows(packed, scale, weight_row, inside, start, row_bytes, BLOCK_KB)
-        acc = tl.dot(weights, tokens, acc, input_precision="ieee")
+        acc = add_products(
+            acc, packed, scale, weight_row, inside, x, x_scale, row, real, start, row_bytes, BLOCK_KB, NATIVE
+        )
 
     route, real = route[None, :], real[None, :]
     n, inside, weight_row = n[:, None], inside[:, None], weight_row[:, None]
