@@ -52,6 +52,9 @@ W4A4_SAMPLES: tuple[tuple[int, LayerShape, str, str, bool, str], ...] = (
     (512, RAGGED, "fp16", "gelu", True, "prefill_w4a4"),
     (4096, SHAPES[0], "fp16", "gelu_tanh", True, "prefill_w4a4_atomic"),
     (4096, RAGGED, "bf16", "swigluoai", False, "prefill_w4a4_atomic"),
+    (1, RAGGED, "fp16", "swigluoai", True, "prefill_w4a4_native"),
+    (4096, SHAPES[0], "bf16", "gelu", False, "prefill_w4a4_native"),
+    (512, SHAPES[0], "bf16", "silu", False, "prefill_w4a4_native"),
 )
 
 # Of a linear layer: rows for the GEMV and for both blocks; K that is cut wide, narrow, and ragged.
@@ -163,7 +166,7 @@ def check(facts: Facts, launch: Launch, capability: Capability) -> None:
     """
     arch, limit = arch_name(capability), ARCHITECTURES[capability].shared_memory
     kinds = sorted({instruction.split(" ")[0] for instruction in facts.instructions})
-    expected = [launch.instruction] if launch.instruction else []
+    expected, _, name = (launch.instruction or "").partition(" ")
     wrong = []
     if not facts.cubin_bytes:
         wrong.append("there is no cubin, but should be one")
@@ -171,8 +174,8 @@ def check(facts: Facts, launch: Launch, capability: Capability) -> None:
         wrong.append(f"the target is {facts.target}, but should be {arch}")
     if facts.shared_bytes > limit:
         wrong.append(f"shared memory is {facts.shared_bytes:,} bytes, but should be at most {limit:,}")
-    if kinds != expected:
-        found, wanted = " and ".join(kinds) or "none", launch.instruction or "none"
+    if kinds != ([expected] if expected else []) or not all(name in one for one in facts.instructions):
+        found, wanted = " and ".join(facts.instructions if name else kinds) or "none", launch.instruction or "none"
         wrong.append(f"the matrix instruction is {found}, but should be {wanted}")
     if facts.stack_bytes:
         wrong.append(f"the stack is {facts.stack_bytes:,} bytes a thread (spilled registers), but should be 0")

@@ -57,7 +57,7 @@ def plan_layer(
         launches = decode.launches(gpu, shape, dtype, activation, weight_on_input) if tokens else ()
         return LayerPlan(decode.NAME, shape, dtype, launches, f"as asked, {gpu.name}: a GEMV for each route")
     if kernel in ("w4a4", *w4a4.FORMS):
-        return _w4a4(gpu, shape, tokens, dtype, activation, weight_on_input, input_scales, kernel, override)
+        return _w4a4(gpu, shape, tokens, triton, dtype, activation, weight_on_input, input_scales, kernel, override)
     name = DEFAULT if kernel in ("auto", "prefill") else kernel
     if tokens == 0:
         return LayerPlan(name, shape, dtype, (), "no tokens: nothing to launch")
@@ -77,6 +77,7 @@ def _w4a4(
     gpu: Gpu,
     shape: LayerShape,
     tokens: int,
+    triton: str,
     dtype: str,
     activation: str,
     weight_on_input: bool,
@@ -88,13 +89,17 @@ def _w4a4(
         raise ValueError(f"input_scales is False, but should be True for {kernel}: it quantizes activations with them")
     if override is not None:
         raise ValueError(f"override is {override}, but should be None for {kernel}, which has tiles of its own")
-    name = w4a4.DEFAULT if kernel == "w4a4" else kernel
+    is_native = w4a4.is_native(gpu, triton)
+    name = (w4a4.NATIVE if is_native else w4a4.DEFAULT) if kernel == "w4a4" else kernel
     if tokens == 0:
         return LayerPlan(name, shape, dtype, (), "no tokens: nothing to launch")
     tokens_per_expert = tokens * shape.top_k / shape.experts
-    tiles = w4a4.tiles(shape, tokens_per_expert)
-    launches = w4a4.launches(gpu, shape, w4a4.FORMS[name], tiles, dtype, activation, weight_on_input)
-    reason = f"{tokens_per_expert:.3g} tokens per expert, {gpu.name}: block {tiles[0].block_m}"
+    form = w4a4.FORMS[name]
+    without = ", decoded (no FP4 instruction here)" if form.native and not is_native else ""
+    form = replace(form, native=form.native and is_native)
+    tiles = w4a4.tiles(shape, form, tokens_per_expert)
+    launches = w4a4.launches(gpu, shape, form, tiles, dtype, activation, weight_on_input)
+    reason = f"{tokens_per_expert:.3g} tokens per expert, {gpu.name}: block {tiles[0].block_m}{without}"
     return LayerPlan(name, shape, dtype, launches, reason)
 
 

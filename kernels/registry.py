@@ -1,6 +1,6 @@
 """Our kernels as Kernel entries: the only way in for layer tests, goldens, benchmarks and mutants."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -9,7 +9,7 @@ from ..contract.kernel import Kernel, Promise
 from . import decode
 from .experts import fused_experts
 from .variants import VARIANTS
-from .w4a4 import FORMS
+from .w4a4 import FORMS, NATIVE_TRITONS
 from .w4a4_layer import Scales
 
 
@@ -53,10 +53,12 @@ class W4A4Kernel(PlannedKernel):
 
 
 def _w4a4(name: str) -> W4A4Kernel:
-    """The interpreter has no atomics on bf16."""
-    if not FORMS[name].atomic:
-        return W4A4Kernel(name, Promise(formats=("w4a4",), rounding="w4a4"))
-    promise = Promise(formats=("w4a4",), rounding="w4a4_atomic", repeatable=False, interpreted=False)
+    """The interpreter has no atomics on bf16, and not in every release a native dot."""
+    promise, form = Promise(formats=("w4a4",), rounding="w4a4"), FORMS[name]
+    if form.atomic:
+        promise = replace(promise, rounding="w4a4_atomic", repeatable=False, interpreted=False)
+    if form.native:
+        promise = replace(promise, capabilities=tuple(NATIVE_TRITONS), interpreted=False)
     return W4A4Kernel(name, promise)
 
 

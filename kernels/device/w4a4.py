@@ -50,6 +50,7 @@ def add_products(
     codes, factors = load_rows(x, x_scale, row, real, start, row_bytes, BYTES)
     weight_codes, weight_factors = load_rows(weights, weight_scales, weight_row, inside, start, row_bytes, BYTES)
     if NATIVE:
+        tl.static_assert(factors.dtype == tl.float8e4nv and weight_factors.dtype == tl.float8e4nv)
         return tl.dot_scaled(weight_codes, weight_factors, "e2m1", codes.T, factors, "e2m1", acc)
     tokens = dequantize(codes, factors, tl.float16, NAN=True).T
     return tl.dot(dequantize(weight_codes, weight_factors, tl.float16, NAN=True), tokens, acc, input_precision="ieee")

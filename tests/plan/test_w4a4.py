@@ -4,9 +4,9 @@ import pytest
 
 from nvfp4_suite.contract.gpus import CATALOG, PORTABLE, Gpu, architecture
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
-from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
+from nvfp4_suite.kernels.plan import TRITONS, LayerPlan, plan_layer
 from nvfp4_suite.kernels.tuning import Tile
-from nvfp4_suite.kernels.w4a4 import DEFAULT, FORMS
+from nvfp4_suite.kernels.w4a4 import DEFAULT, FORMS, NATIVE
 
 H200 = Gpu("NVIDIA H200", (9, 0))
 QWEN = CHECKPOINTS["Qwen3.6-35B-A3B"]  # 256 experts, top 8: 32 tokens are one per expert
@@ -86,3 +86,40 @@ def test_sizes_are_never_constants_and_fusion_is_off():
     shapes = [LayerShape(64, 4, 2048, 512), LayerShape(64, 4, 4096, 1536)]
     first, second = (planned(shape=shape, tokens=512, weight_on_input=True).launches for shape in shapes)
     assert first == second and not any(launch.fp_fusion for launch in first)
+
+
+def native(gpu: Gpu, triton: str) -> bool:
+    """Whether the plan has native dots, which both GEMMs have or none."""
+    plan = planned(gpu, triton=triton)
+    (found,) = {plan.launch(stage).constexpr("NATIVE") for stage in ("gate_up", "down")}
+    assert plan.kernel == (NATIVE if found else DEFAULT)
+    return found
+
+
+@pytest.mark.parametrize("gpu", [*CATALOG, PORTABLE, Gpu("from the future", (13, 0))], ids=lambda gpu: gpu.name)
+def test_a_native_dot_is_planned_only_where_the_toolchain_makes_one(gpu):
+    """triton-lang/triton#7549: elsewhere it stops the compiler, or becomes something else."""
+    releases = {triton for triton in TRITONS if native(gpu, triton)}
+    everywhere = {"3.6.0", "3.8.0", "3.9.0"}
+    later = {"3.8.0", "3.9.0"}
+    wanted = {(10, 0): everywhere, (10, 3): everywhere, (11, 0): later, (12, 0): everywhere, (12, 1): later}
+    assert releases == wanted.get(gpu.capability, set())
+
+
+@pytest.mark.parametrize("gpu", [gpu for gpu in CATALOG if architecture(gpu).native_fp4], ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("shape", [QWEN, LayerShape(256, 8, 272, 80)])
+def test_a_native_dot_has_128_weight_rows_scales_of_e4m3_and_a_kind_that_is_asked_for(gpu, shape):
+    """With 64 rows it silently becomes a 16-bit one on tcgen05, and bytes would be powers of two."""
+    plan = planned(gpu, shape)
+    gate_up, down = plan.launch("gate_up"), plan.launch("down")
+    assert 2 * gate_up.constexpr("BLOCK_N") == down.constexpr("BLOCK_N") == 128
+    for launch in (gate_up, down):
+        kinds = dict(launch.arguments)
+        assert kinds["scale"] == kinds["x_scale"] == "*fp8e4nv"
+        assert launch.instruction == f"{architecture(gpu).matrix_instruction} kind::mxf4nvf4"
+
+
+def test_a_native_kernel_that_cannot_be_says_so():
+    plan = planned(kernel=NATIVE)
+    assert plan.kernel == NATIVE and plan.launches == planned().launches
+    assert plan.reason == "2 tokens per expert, NVIDIA H200: block 16, decoded (no FP4 instruction here)"
