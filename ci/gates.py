@@ -16,6 +16,7 @@ from ..kernels.linear_plan import SPLITS, plan_linear
 from ..kernels.plan import plan_layer
 from ..kernels.pointwise import quantize
 from ..kernels.variants import DEFAULT, VARIANTS
+from ..kernels.w4a4 import NATIVE
 from .gate_compile import Capability, Facts, GateError, arch_name, compile_in_child, compile_launch
 
 __all__ = [
@@ -112,6 +113,7 @@ def _w4a4(gpu: Gpu) -> list[Launch]:
         )
         for tokens, shape, dtype, name, weigh, kernel in W4A4_SAMPLES
     )
+    plans = [plan for plan in plans if plan.kernel != NATIVE or plan.launch("gate_up").constexpr("NATIVE")]
     return [launch for plan in plans for launch in plan.launches] + [quantize(dtype, "128x4") for dtype in DTYPES]
 
 

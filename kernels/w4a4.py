@@ -54,6 +54,8 @@ def tiles(shape: LayerShape, form: Form, tokens_per_expert: float) -> tuple[Tile
     block_m = next(block_m for least, block_m in BLOCK_M_STEPS if tokens_per_expert >= least)
     even, ragged = (NATIVE_KB, NATIVE_RAGGED_KB) if form.native else (Tile.block_kb, RAGGED_BLOCK_KB)
     gate_up_kb, down_kb = (ragged if k % 32 else even for k in (shape.hidden, shape.intermediate))
+    if block_m == BLOCK_M_STEPS[0][1] and not form.native:
+        gate_up_kb = RAGGED_BLOCK_KB  # or sm_89 spills a register or two
     gate_up = Tile(block_m, block_kb=gate_up_kb, num_warps=GATE_UP_WARPS)
     return gate_up, Tile(block_m, NATIVE_ROWS if form.native else Tile.block_n, down_kb)
 
