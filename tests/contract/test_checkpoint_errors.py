@@ -76,7 +76,7 @@ KEY_ERRORS = [
         "all-but-scale",
         M,
         drop(UP + "(weight|.*2|input.*)$"),
-        "up_proj.weight_scale_2 or weight_global_scale is missing",
+        "up_proj.weight or weight_packed is missing",
     ),
     ("input-of-some", M, drop("(gate|up)_proj.input"), "experts.0.gate_proj.input_scale is missing"),
     ("projection", M, drop(UP), "no tensor for up of expert 1"),
@@ -86,7 +86,7 @@ KEY_ERRORS = [
     ("no-layer", M, move("experts", "linear"), r"layer 0 has no routed experts here; layers that have: \[\]"),
 ]
 TYPE_ERRORS = [
-    ("bf16", M, only_weights(torch.bfloat16), "experts.0.*weight is BF16, but should be U8 in NVFP4 experts"),
+    ("bf16", M, only_weights(torch.bfloat16), "layer 0 has bf16 experts, but should have NVFP4: .*experts.0.*weight"),
     ("fp8", M, only_weights(torch.float8_e4m3fn), "experts.0.*weight is F8_E4M3, but should be U8 in NVFP4 experts"),
     ("int4", C, put(UP + "weight_packed", torch.Tensor.int), "1.up_proj.weight_packed is I32, but should be U8"),
     ("mxfp4", M, put(UP + "weight_scale", u8(16, 2)), "1.up_proj.weight_scale is U8, but should be F8_E4M3"),
