@@ -23,7 +23,7 @@ def weight_map(path: str | Path) -> dict[str, Path]:
     if not isinstance(files, dict):
         raise ValueError(f"{path} has no weight_map, but should be the index of a sharded checkpoint")
     for key, file in files.items():
-        if not isinstance(file, str) or Path(file).name != file:
+        if not isinstance(file, str) or not file or Path(file).name != file:
             raise ValueError(f"{path} has {key} in {file!r}, but should name a file of its own folder")
     return {key: path.parent / file for key, file in files.items()}
 

@@ -45,9 +45,9 @@ def index_of(path: str | Path) -> Index:
 def examine(index: Index, layer: int) -> Layer:
     """`layer` of a checkpoint; raises as `checkpoint.load_layer` does, but for the values of scales."""
     if layer not in index.layers:
-        raise KeyError(f"layer {layer} has no routed experts here; layers that have: {list(index.layers)}")
+        raise KeyError(f"layer {layer} has no routed experts in {index.path}; layers that have: {list(index.layers)}")
     entries = entries_of(read_headers(index.layers[layer]))
-    kind = _kind(entries)
+    kind = _kind(entries, index.path)
     experts = _check_experts(entries, index)
     _check_roles(entries, index.path, ["packed", "scale", "global"] if kind == "nvfp4" else ["dense"])
     hidden, intermediate = _check_shapes(entries)
@@ -55,11 +55,11 @@ def examine(index: Index, layer: int) -> Layer:
     return Layer(kind, experts, hidden, intermediate, input_scales, entries)
 
 
-def _kind(entries: list[Entry]) -> str:
+def _kind(entries: list[Entry], path: Path) -> str:
     kinds = {DENSE.get(entry.dtype, "nvfp4"): entry.key for entry in entries}
     if len(kinds) > 1:
         found = " and ".join(f"{kind} ({key})" for kind, key in sorted(kinds.items()))
-        raise ValueError(f"the layer's experts are of several formats, {found}, but should be of one")
+        raise ValueError(f"the layer's experts in {path} are of several formats, {found}, but should be of one")
     return next(iter(kinds))
 
 

@@ -159,5 +159,6 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "change", "message"), [e[1:] for e in ERRORS], ids=[e[0] for e in ERRORS])
 def test_error(error, change, message, tmp_path):
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=message) as caught:
         load_experts(write(tmp_path, change(fused(tiny(M), "_"))), 0)
+    assert str(tmp_path) in str(caught.value)
