@@ -6,7 +6,8 @@ Fused tensors as they are published (E experts; N rows of K weights, of which ga
   ModelOpt 0.47, export/unified_export_hf.py, of Llama 4: packed [E, K/2, N], scale [E, K/16, N], scalars for a layer.
       The same of gpt-oss has interleaved rows and a bias, by which it is told and refused.
   Transformers, unquantized: [E, N, K], in some families [E, K, N].
-  FlashML-org/FreeToken's tests/models/qwen3_5_moe: packed [E * N, K/2], scale [E * N, K/16], scalars for a layer.
+  As FlashML-org/FreeToken reads another export of compressed-tensors: packed [E * N, K/2], scale [E * N, K/16],
+      scalars for a layer.
 """
 
 from itertools import product

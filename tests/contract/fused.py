@@ -48,14 +48,19 @@ def flat(stack: torch.Tensor) -> torch.Tensor:
 SCALARS = ("weight_scale_2", "input_scale", "weight_global_scale", "input_global_scale")
 
 
-def one_scalar(tensors: dict) -> dict[str, torch.Tensor]:
-    """`tensors` in which all scalars are those of expert 0's gate, as exporters of one for a layer have."""
+def one_scalar(tensors: dict, of: str = "0.gate_proj") -> dict[str, torch.Tensor]:
+    """`tensors` in which all scalars are those `of` one projection, as exporters of one for a layer have."""
     changed = dict(tensors)
     for key in tensors:
         name, _, suffix = key.rpartition(".")
         if suffix in SCALARS:
-            changed[key] = tensors[re.sub(r"\d+\.\w+$", "0.gate_proj", name) + f".{suffix}"].clone()
+            changed[key] = tensors[re.sub(r"(\d+)\.\w+$", of, name) + f".{suffix}"].clone()
     return changed
+
+
+def scalar_per_expert(tensors: dict) -> dict[str, torch.Tensor]:
+    """`tensors` in which each expert has the scalars of its gate alone."""
+    return one_scalar(tensors, of=r"\1.gate_proj")
 
 
 def of_layer(scalars: torch.Tensor) -> torch.Tensor:

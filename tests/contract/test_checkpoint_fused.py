@@ -1,5 +1,9 @@
 """load_layer on fused experts: the bytes that experts of their own give, from every published form."""
 
+import hashlib
+import json
+from itertools import product
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -7,8 +11,9 @@ from safetensors.torch import load_file
 from nvfp4_suite.contract.checkpoint import load_experts, load_layer
 from nvfp4_suite.contract.layer_formats import describe
 
-from .checkpoints import FOLDERS, dense, tiny, write, write_sharded
-from .fused import flat, fused, of_layer, one_scalar, transposed
+from .checkpoints import DATA, FOLDERS, dense, tiny, write, write_sharded
+from .fused import flat, fused, of_layer, one_scalar, scalar_per_expert, transposed
+from .test_checkpoint import PROJECTIONS, tool_weight
 from .test_checkpoint_forms import assert_same
 
 M, C = "modelopt", "compressed_tensors"
@@ -24,7 +29,7 @@ FORMS = [
     ("modelopt-llama4", M, one_scalar, "_", transposed, of_layer),
     ("freetoken-flat", C, one_scalar, ".", flat, lambda t: t[0, :1]),
     ("modelopt-dotted", M, None, ".", lambda t: t, lambda t: t),
-    ("scalar-per-expert", M, one_scalar, "_", lambda t: t, first),
+    ("scalar-per-expert", M, scalar_per_expert, "_", lambda t: t, first),
     ("plain-layer-scalar", C, one_scalar, ".", lambda t: t, of_layer),
 ]
 IDS = [name for name, *_ in FORMS]
@@ -70,6 +75,22 @@ def test_fixtures_of_both_tools_fused(tool, tmp_path):
     folder = write(tmp_path, fused(own, "."))
     for layer in (0, 1):
         assert_same(load_experts(folder, layer), load_experts(FOLDERS[tool], layer))
+
+
+def test_modelopt_itself_fused():
+    """Its export of a Llama 4 gives the weights that its own dequantize gives, bit for bit."""
+    folder = DATA / "modelopt-llama4"
+    expected = json.loads((folder / "expected.json").read_text())["dequantized_sha256"]
+    banks = load_experts(folder, 0)
+    assert str(describe(folder)[0]) == (
+        "nvfp4 with input scales: 4 experts, hidden 64, intermediate 32, ModelOpt, fused"
+    )
+    actual = {}
+    for expert, projection in product(range(banks.experts), PROJECTIONS):
+        weight = tool_weight("modelopt", banks, expert, projection, stored=None)
+        digest = hashlib.sha256(weight.numpy().astype("<f4").tobytes()).hexdigest()
+        actual[f"{expert}.{projection}_proj"] = digest
+    assert actual == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
