@@ -19,5 +19,11 @@ FAULTS: dict[str, str] = {
     "ROCm/aiter#3992": "A value midway between two codes takes the even one.",
     "FlashML-org/FreeToken#48": "What a card can do is asked for each card, each time, whatever was asked before.",
     "ROCm/vllm#1069": "Work follows blocks, not routes: a plan that pads more than another would is listed.",
+    "modular/modular#6600": "A stored divisor is no multiplier, and linear block scales are not tiled twice.",
+    "vllm-project/vllm#54974": "Gate and up each keep their own global scale.",
+    "vllm-project/vllm#31097": "Every padding byte of tiled block scales is written, and none of them counts.",
+    "triton-lang/triton#7549": "A native FP4 dot is planned only where it compiles to the FP4 instruction.",
+    "FlashML-org/FreeToken#430": "Every dialect gives the same banks, whole, or an error that names the tensor.",
+    "NVIDIA/Model-Optimizer#1397": "Non-finite scales are refused, and zero blocks quantize to finite ones.",
     "vllm-project/vllm#45738": "An activation is the one that was named, with its alpha and its limit.",
 }

@@ -13,6 +13,7 @@ NARROWING = re.compile(r"cvt\.\S*\.(?:e4m3x2|f16x2|f16|bf16)\.f32")
 SHAPE = LayerShape(8, 2, 2048, 512)
 
 
+@pytest.mark.fault("triton-lang/triton#11753")
 @pytest.mark.parametrize("stage", ["quantize", "gate_up"])
 def test_no_fp32_is_converted_to_a_smaller_float(stage):
     """triton-lang/triton#11753: on sm_89 fp32 becomes e4m3 by way of fp16, which rounds twice."""

@@ -68,6 +68,7 @@ def sources(tensors: dict, layer: int, expert: int) -> dict[str, torch.Tensor]:
     return wanted
 
 
+@pytest.mark.fault("FlashML-org/FreeToken#430")
 @pytest.mark.parametrize("config_format", [name for _, name in FORMS])
 @pytest.mark.parametrize("form", [form for form, _ in FORMS])
 def test_all_six_tensors_of_every_expert_are_placed(form, config_format, tmp_path):
@@ -83,6 +84,7 @@ def test_all_six_tensors_of_every_expert_are_placed(form, config_format, tmp_pat
     assert placed == len(LAYERS) * EXPERTS * 6
 
 
+@pytest.mark.fault("FlashML-org/FreeToken#430")
 def test_one_global_is_missing(tmp_path):
     lost = "model.layers.1.mlp.experts.1.up_proj.weight_scale_2"
     tensors = modelopt()
@@ -93,6 +95,7 @@ def test_one_global_is_missing(tmp_path):
     assert load_experts(folder, 0).experts == EXPERTS
 
 
+@pytest.mark.fault("FlashML-org/FreeToken#430")
 @pytest.mark.parametrize("form", [compressed, mixed_precision])
 def test_input_scales_are_read_by_w4a4_alone(form, tmp_path):
     """Twice the divisor: W4A16 gives the same bytes, W4A4 quantizes with half the scale."""
@@ -122,6 +125,7 @@ def matrix(divisor: bool) -> dict[str, torch.Tensor]:
     return tensors
 
 
+@pytest.mark.fault("modular/modular#6600")
 def test_amax_2_in_both_dialects(tmp_path):
     """The fault is modular/modular#6600: a divisor taken as a multiplier (off by 1344 ** 2), scales swizzled twice."""
     one, two = (load_experts(write(tmp_path, matrix(divisor)), 0) for divisor in (False, True))

@@ -35,6 +35,7 @@ def spoiled(inputs: Inputs, role: str) -> Inputs:
     return dataclasses.replace(inputs, banks=dataclasses.replace(inputs.banks, **changed))
 
 
+@pytest.mark.fault("NVIDIA/Model-Optimizer#1397")
 @pytest.mark.parametrize("role", SPOILED)
 @pytest.mark.parametrize(("case", "kernel"), taken(dataclasses.replace(CASE, format=name) for name in FORMATS))
 def test_other_outputs_are_unchanged(case: Case, kernel: Kernel, role: str, device):
@@ -42,6 +43,7 @@ def test_other_outputs_are_unchanged(case: Case, kernel: Kernel, role: str, devi
     judge.bitwise(run_kernel(kernel, spoiled(inputs, role), device), run_kernel(kernel, inputs, device))
 
 
+@pytest.mark.fault("NVIDIA/Model-Optimizer#1397")
 @pytest.mark.parametrize("role", SPOILED)
 @pytest.mark.parametrize("rounding", [None, *FORMATS])
 def test_reference_leaves_them_out_as_well(rounding: str | None, role: str):

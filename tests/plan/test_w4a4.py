@@ -96,6 +96,7 @@ def native(gpu: Gpu, triton: str) -> bool:
     return found
 
 
+@pytest.mark.fault("triton-lang/triton#7549")
 @pytest.mark.parametrize("gpu", [*CATALOG, PORTABLE, Gpu("from the future", (13, 0))], ids=lambda gpu: gpu.name)
 def test_a_native_dot_is_planned_only_where_the_toolchain_makes_one(gpu):
     """triton-lang/triton#7549: elsewhere it stops the compiler, or becomes something else."""
