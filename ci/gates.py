@@ -69,8 +69,9 @@ def launches() -> tuple[tuple[Capability, Launch], ...]:
 
     An architecture gets what the plans of its own GPUs choose and, because a GPU that the catalog does not know runs
     it, the portable plan. Both cross SHAPES (its own also RAGGED and LONG), TOKENS, dtypes, activations and
-    weight_on_input. Of the variants that are kept for comparison it gets SAMPLES, of W4A4 W4A4_SAMPLES, and of the
-    linear layer its own GPUs' plans alone: the portable plan's loops are those of the layers.
+    weight_on_input; its own, on FP4 hardware, also input scales, which bring W4A4. Of the variants that are kept for
+    comparison it gets SAMPLES, of W4A4 otherwise W4A4_SAMPLES, and of the linear layer its own GPUs' plans alone: the
+    portable plan's loops are those of the layers.
     """
     found: dict[tuple[Capability, Launch], tuple[Capability, Launch]] = {}
     portable = _planned(PORTABLE, SHAPES) + _decode(PORTABLE, SHAPES)
@@ -80,16 +81,18 @@ def launches() -> tuple[tuple[Capability, Launch], ...]:
         shapes = (*SHAPES, RAGGED, LONG)
         own = [launch for gpu in gpus for launch in _planned(gpu, shapes) + _decode(gpu, shapes)]
         others = [replace(launch, instruction=launch.instruction and instruction) for launch in portable]
+        fp4 = shapes[:-1] if ARCHITECTURES[capability].native_fp4 else ()
+        own += [launch for gpu in gpus for launch in _planned(gpu, fp4, input_scales=True)]
         rest = [launch for gpu in gpus for launch in _samples(gpu) + _w4a4(gpu) + _linear(gpu)]
         for launch in own + others + rest:
             found.setdefault((capability, replace(launch, stage="")), (capability, launch))
     return tuple(found.values())
 
 
-def _planned(gpu: Gpu, shapes: tuple[LayerShape, ...]) -> list[Launch]:
+def _planned(gpu: Gpu, shapes: tuple[LayerShape, ...], **options) -> list[Launch]:
     """The launches of all plans for `gpu` and `shapes`, in the order of their first appearance."""
     plans = (
-        plan_layer(gpu, shape, tokens, dtype=dtype, activation=activation, weight_on_input=weight_on_input)
+        plan_layer(gpu, shape, tokens, dtype=dtype, activation=activation, weight_on_input=weight_on_input, **options)
         for dtype in DTYPES
         for shape in shapes
         for tokens in TOKENS

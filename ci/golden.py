@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 from ..contract.case import Case
-from . import exact, plans, plans_diff, provenance, recording
+from . import exact, plans, plans_diff, plans_file, provenance, recording
 from .exact import Recording, Refused
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -111,7 +111,7 @@ def prune(options: argparse.Namespace) -> int:
 def diff(options: argparse.Namespace) -> int:
     """Compares the plans of today with the recorded ones; the lines say what a person would say of the difference."""
     today = plans.cells()
-    lines = plans_diff.explained(plans.read(PLANS)[0], today)
+    lines = plans_diff.explained(plans_file.read(PLANS)[0], today)
     print("\n".join(lines) or f"{len(today)} plans as recorded")
     return 1 if lines else 0
 
@@ -119,7 +119,7 @@ def diff(options: argparse.Namespace) -> int:
 def _record_plans(reason: str | None) -> int:
     """Writes golden/plans.json; a difference needs a reason, which is kept in the file with it."""
     commit, today = provenance.clean_commit(ROOT), plans.cells()
-    recorded, changes = plans.read(PLANS)
+    recorded, changes = plans_file.read(PLANS) if PLANS.exists() else ([], [])
     changed = plans_diff.changes_of(recorded, today)
     if changed and reason is None:
         raise Refused("recorded plans change only with --reason TEXT:\n" + "\n".join(changed))
@@ -127,7 +127,7 @@ def _record_plans(reason: str | None) -> int:
         raise Refused(f"--reason is {reason!r}, but should be a text, and only where a recorded plan changes")
     if changed:
         changes = [*changes, {"commit": commit, "difference": changed, "reason": reason}]
-    plans.write(PLANS, today, changes)
+    plans_file.write(PLANS, today, changes)
     print("\n".join([*changed, f"{len(today)} plans in {PLANS.relative_to(ROOT)}"]))
     return 0
 

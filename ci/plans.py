@@ -1,24 +1,18 @@
-"""golden/plans.json as data: what dispatch chooses on cards that nobody here owns, and how it differs from then.
+"""What dispatch chooses on cards that nobody here owns: what golden/plans.json records. Pure: neither torch nor triton.
 
-The file holds, for each card and shape, runs of token counts that have one plan, one line a run:
-"64 to 256: kernel=prefill_w4a16 launches=8 BLOCK_M=16 ...". Pure: neither torch nor triton.
+See plans_file.py for the file, and plans_diff.py for how two such tables differ.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby
-from pathlib import Path
+from typing import NamedTuple
 
 from ..contract.gpu_names import speed_class
 from ..contract.gpus import PORTABLE, Gpu, is_known
-from ..contract.shapes import CHECKPOINTS
+from ..contract.shapes import CHECKPOINTS, LayerShape
 from ..kernels.launch import Launch
 from ..kernels.plan import LayerPlan, plan_layer
-from . import golden_file
-from .golden_file import Refused
-
-SCHEMA = "plans.schema.json"
+from ..kernels.releases import NO_ASSEMBLER, TRITONS
 
 # The cards of FreeToken's "pipeline the nvfp4 prefill scale loads", which compares its tables like this, and more: each
 # speed class on each architecture that has it, an architecture of the future and no card at all.
@@ -54,29 +48,51 @@ TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 40
 GEMMS = ("gate_up", "down")
 
 
+class Setting(NamedTuple):
+    """What a plan depends on beside card and layer: whether the banks have input scales, and the Triton release."""
+
+    input_scales: bool
+    triton: str
+
+
+SETTINGS = tuple(Setting(scales, triton) for scales in (False, True) for triton in TRITONS)
+REFUSED = "kernel=refused"  # the plan of a card that the release cannot compile for
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One plan: of which card, its speed class and architecture, for which shape and how many tokens, as one line."""
+    """One plan as a line: of which card, its class and architecture, under which setting, of which shape and tokens."""
 
     card: str
     speed: str
+    setting: Setting
     shape: str
     tokens: int
     plan: str
 
     @property
-    def key(self) -> tuple[str, str, int]:
-        return self.card, self.shape, self.tokens
+    def key(self) -> tuple[str, Setting, str, int]:
+        return self.card, self.setting, self.shape, self.tokens
 
 
-def cells() -> list[Cell]:
-    """What dispatch chooses today."""
+def cells(cards: Iterable[Gpu] = CARDS) -> list[Cell]:
+    """What dispatch chooses today. Raises ValueError for two cards of one name, which a table could not tell apart."""
+    cards = tuple(cards)
+    if len({gpu.name for gpu in cards}) < len(cards):
+        raise ValueError(f"cards are {', '.join(gpu.name for gpu in cards)}, but each should have a name of its own")
     return [
-        Cell(gpu.name, speed_of(gpu), name, tokens, described(plan_layer(gpu, shape, tokens)))
-        for gpu in CARDS
+        Cell(gpu.name, speed_of(gpu), setting, name, tokens, _planned(gpu, setting, shape, tokens))
+        for gpu in cards
+        for setting in SETTINGS
         for name, shape in CHECKPOINTS.items()
         for tokens in TOKENS
     ]
+
+
+def _planned(gpu: Gpu, setting: Setting, shape: LayerShape, tokens: int) -> str:
+    if setting.triton in NO_ASSEMBLER.get(gpu.capability, ()):
+        return REFUSED
+    return described(plan_layer(gpu, shape, tokens, triton=setting.triton, input_scales=setting.input_scales))
 
 
 def speed_of(gpu: Gpu) -> str:
@@ -96,64 +112,17 @@ def described(plan: LayerPlan) -> str:
         if values[0] == values[1]:
             words.append(f"{name}={values[0]}")
         else:
-            words += [f"{stage}.{name}={value}" for stage, value in zip(GEMMS, values, strict=True)]
+            each = zip(GEMMS, values, strict=True)
+            words += [f"{stage}.{name}={value}" for stage, value in each if value is not None]
     return " ".join(words)
 
 
 def _facts(launch: Launch) -> dict[str, object]:
-    """What dispatch decides of a GEMM; whether it is WEIGHTED is an option's doing."""
+    """What dispatch decides of a GEMM; whether it is WEIGHTED, and its ACTIVATION, are options' doing."""
     return {
-        **{name: value for name, value in launch.constexprs if name != "WEIGHTED"},
+        **{name: value for name, value in launch.constexprs if name not in ("WEIGHTED", "ACTIVATION")},
         "scale": dict(launch.arguments)["scale"].removeprefix("*"),
         "warps": launch.num_warps,
         "stages": launch.num_stages,
-        "instruction": launch.instruction or "none",
+        "instruction": (launch.instruction or "none").replace(" ", "."),
     }
-
-
-def document(found: Iterable[Cell], changes: list[dict]) -> dict:
-    """The file that records `found` and, oldest first, the `changes` that led to it."""
-    plans: dict[str, dict] = {}
-    for (card, speed, shape), of_shape in groupby(found, key=lambda cell: (cell.card, cell.speed, cell.shape)):
-        plans.setdefault(card, {"speed": speed, "shapes": {}})["shapes"][shape] = _runs(list(of_shape))
-    count = sum(len(runs) for card in plans.values() for runs in card["shapes"].values())
-    return {"$schema": SCHEMA, "changes": changes, "count": count, "plans": plans, "tokens": list(TOKENS)}
-
-
-def _runs(of_shape: list[Cell]) -> list[str]:
-    """Neighbouring token counts with one plan are one line."""
-    runs = []
-    for plan, same in groupby(of_shape, key=lambda cell: cell.plan):
-        counts = [cell.tokens for cell in same]
-        span = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
-        runs.append(f"{span}: {plan}")
-    return runs
-
-
-def read(path: Path) -> tuple[list[Cell], list[dict]]:
-    """The cells and the changes of `path`; none where there is no file. Raises Refused where its count is wrong."""
-    if not path.exists():
-        return [], []
-    held = json.loads(path.read_text(encoding="utf-8"))
-    found = [
-        Cell(card, entry["speed"], shape, tokens, plan)
-        for card, entry in held["plans"].items()
-        for shape, runs in entry["shapes"].items()
-        for run in runs
-        for tokens, plan in _unrolled(run, held["tokens"])
-    ]
-    count = sum(len(runs) for entry in held["plans"].values() for runs in entry["shapes"].values())
-    if count != held["count"]:
-        raise Refused(f"{path.name} says count {held['count']}, but has {count} runs; only the tool should write it")
-    return found, held["changes"]
-
-
-def _unrolled(run: str, tokens: list[int]) -> list[tuple[int, str]]:
-    span, plan = run.split(": ")
-    first, last = (int(span.split(" to ")[end]) for end in (0, -1))
-    return [(count, plan) for count in tokens if first <= count <= last]
-
-
-def write(path: Path, found: Iterable[Cell], changes: list[dict]) -> None:
-    """Replaces `path` at once. Raises Refused for what its schema, beside it, does not accept."""
-    golden_file.write(path, document(found, changes))

@@ -1,10 +1,12 @@
 """Two tables of plans compared, for a person: where in tokens per expert, and from what to what. Pure."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..contract.shapes import CHECKPOINTS
-from .plans import GEMMS, Cell
+from .plans import GEMMS, SETTINGS, Cell, Setting
+from .plans_file import settings_text
 
 HEADLINE = ("kernel", "BLOCK_M")  # differences that are told apart; the others follow from them, mostly
 
@@ -13,10 +15,11 @@ Change = tuple[str, str, str]  # what, from, to
 
 @dataclass(frozen=True)
 class Difference:
-    """A cell whose plan differs, and in what."""
+    """A cell whose plan differs, in what, and in which settings it differs so."""
 
     cell: Cell
     changes: tuple[Change, ...]
+    settings: tuple[Setting, ...]
 
     @property
     def headline(self) -> tuple[Change, ...]:
@@ -29,15 +32,16 @@ class Difference:
 
 
 def differing(recorded: list[Cell], today: list[Cell]) -> list[Difference]:
-    """The cells of both tables that differ. A card in another class differs too, whatever its plans are."""
-    before = {cell.key: cell for cell in recorded}
-    found = []
+    """The cells of both tables that differ, once for all settings in which they differ alike. A card in another class
+    differs too, whatever its plans are.
+    """
+    before, found = {cell.key: cell for cell in recorded}, defaultdict(list)
     for cell in today:
         old = before.get(cell.key, cell)
         if (old.plan, old.speed) != (cell.plan, cell.speed):
-            moved = [] if old.speed == cell.speed else [("class", old.speed, cell.speed)]
-            found.append(Difference(cell, (*moved, *_changes(old.plan, cell.plan))))
-    return found
+            moved = () if old.speed == cell.speed else (("class", old.speed, cell.speed),)
+            found[cell.card, cell.shape, cell.tokens, (*moved, *_changes(old.plan, cell.plan))].append(cell)
+    return [Difference(same[0], key[-1], tuple(cell.setting for cell in same)) for key, same in found.items()]
 
 
 def explained(recorded: list[Cell], today: list[Cell]) -> list[str]:
@@ -45,9 +49,9 @@ def explained(recorded: list[Cell], today: list[Cell]) -> list[str]:
     found = differing(recorded, today)
     groups = defaultdict(list)
     for difference in found:
-        groups[difference.cell.speed, difference.headline].append(difference)
+        groups[difference.cell.speed, difference.settings, difference.headline].append(difference)
     texts = defaultdict(list)  # classes with one text share it
-    for (speed, _), differences in groups.items():
+    for (speed, *_), differences in groups.items():
         texts[_described(differences)].append((speed, differences))
     only = "only " if len(texts) == 1 else ""
     lines = []
@@ -70,10 +74,16 @@ def _described(differences: list[Difference]) -> tuple[str, ...]:
     span = " to ".join(dict.fromkeys(_short(mean) for mean in (min(means), max(means))))
     changes = dict.fromkeys(change for difference in differences for change in difference.changes)
     having = {change: sum(change in difference.changes for difference in differences) for change in changes}
+    where = f"{span} tokens per expert{_in(differences[0].settings)}"
     common = ", ".join(_text(change) for change in changes if having[change] == len(differences))
     some = [change for change in changes if having[change] < len(differences)]
     partial = [f"  {_text(change)} in {having[change]} of {len(differences)} plans" for change in some]
-    return (f"{span} tokens per expert: {common or 'not all in the same way'}", *partial)
+    return (f"{where}: {common or 'not all in the same way'}", *partial)
+
+
+def _in(settings: Iterable[Setting]) -> str:
+    """Nothing where all settings are meant."""
+    return "" if set(settings) == set(SETTINGS) else f" ({settings_text(settings)})"
 
 
 def _short(mean: float) -> str:
@@ -114,9 +124,10 @@ def _facts(plan: str) -> dict[tuple[str, str], str]:
 
 
 def _missing(word: str, here: list[Cell], there: list[Cell]) -> list[str]:
-    """One line for each card and shape of which some cells are `here` alone."""
-    keys = {cell.key for cell in there}
-    counts = defaultdict(int)
+    """One line for each card and shape of which some cells are `here` alone, and for the settings in which they are."""
+    keys, settings = {cell.key for cell in there}, defaultdict(list)
     for cell in here:
-        counts[cell.card, cell.shape] += cell.key not in keys
-    return [f"{word}: {card}, {shape}: {count} plans" for (card, shape), count in counts.items() if count]
+        if cell.key not in keys:
+            settings[cell.card, cell.shape, cell.tokens].append(cell.setting)
+    counts = Counter((card, shape, _in(alone)) for (card, shape, _), alone in settings.items())
+    return [f"{word}: {card}, {shape}: {count} plans{where}" for (card, shape, where), count in counts.items()]

@@ -29,6 +29,9 @@ CLASSES = (DATA_CENTER, H20, ORIN, RTX_PRO, GEFORCE)
 
 SAFE = RTX_PRO  # of a name that nobody knows; FreeToken#723: "An unknown name logs a warning and uses 4"
 
+# vGPU managers add letters for memory and form to a data center chip: "GRID A100DX-80C", "NVIDIA H100XM-80C".
+_VGPU = "[DLMX]{0,2}"
+
 # The first pattern that is found in a name decides. Drivers write one card in several ways: "NVIDIA GeForce RTX 4090"
 # or "NVIDIA RTX 4090", "GRID A100X-40C" for a share of a card (vGPU) as "NVIDIA RTX6000-Ada-48Q", "... MIG 1g.5gb".
 # FreeToken#723 states rho of GeForce RTX 30/40/50, RTX A, RTX Ada, RTX PRO, A10, A40, L4, L40S, A100, H100 and H20. The
@@ -42,11 +45,11 @@ _PATTERNS: tuple[tuple[str, SpeedClass], ...] = (
     (r"\b(A10|A40|L4|L40S)\b", RTX_PRO),
     (r"\b(A2|A16|L2)\b", RTX_PRO),  # 18/4.5, 18/4.5, 97/24
     (r"\b(A10G|L20|L40|L40G)\b", GEFORCE),  # 70/35, 120/60, 181/91, 181/91: GeForce's rates
-    (r"\bH20\b", H20),
-    (r"\b(A100|H100)(D|L|X|XM|XL)?\b", DATA_CENTER),
-    (r"\b(A800|H800)(D|L|X|XM|XL)?\b", DATA_CENTER),  # as A100 and H100, with slower links
-    (r"\b(A30X?|AX800|H200|H200X|GH200)\b", DATA_CENTER),  # 165/10, as A100, as H100
-    (r"\bG?B[123]00\b", DATA_CENTER),  # 2250/75 and alike
+    (rf"\bH20{_VGPU}\b", H20),
+    (rf"\b(A100|H100){_VGPU}\b", DATA_CENTER),
+    (rf"\b(A800|H800){_VGPU}\b", DATA_CENTER),  # as A100 and H100, with slower links
+    (rf"\b(A30|AX800|H200|GH200){_VGPU}\b", DATA_CENTER),  # 165/10, as A100, as H100
+    (rf"\bG?B[123]00{_VGPU}\b", DATA_CENTER),  # 2250/75 and alike
     (r"\bThor\b", DATA_CENTER),  # 259/8
     (r"\bOrin\b", ORIN),  # 43/5.3
     (r"\bGB10\b", RTX_PRO),  # 125/31

@@ -4,13 +4,15 @@ import difflib
 import re
 from dataclasses import dataclass
 
+from .checks import whole
+
 
 @dataclass(frozen=True)
 class Gpu:
     """One GPU as dispatch sees it: capability decides what is possible, the name only chooses a speed class.
 
     `capability` is (major, minor); None stands for no particular GPU, the portable class. `arch` is a HIP name such as
-    "gfx942" when `backend` is "hip".
+    "gfx942" when `backend` is "hip". Raises TypeError or ValueError, naming the field.
     """
 
     name: str
@@ -19,6 +21,13 @@ class Gpu:
     arch: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"name is {self.name!r}, but should be a str")
+        if self.capability is not None:
+            if not isinstance(self.capability, tuple) or len(self.capability) != 2:
+                raise TypeError(f"capability is {self.capability!r}, but should be (major, minor) or None")
+            for number in self.capability:
+                whole("capability's number", number, least=0)
         if self.backend not in ("cuda", "hip"):
             raise ValueError(f'backend is {self.backend!r}, but should be "cuda" or "hip"')
         if (self.backend == "hip") != (self.arch is not None):

@@ -2,10 +2,15 @@
 
 from dataclasses import dataclass
 
+from .checks import whole
+
 
 @dataclass(frozen=True)
 class LayerShape:
-    """One expert layer: `hidden` is the model's hidden_size, `intermediate` its moe_intermediate_size."""
+    """One expert layer: `hidden` is the model's hidden_size, `intermediate` its moe_intermediate_size.
+
+    Raises TypeError for a size that is no int, ValueError for one that cannot be; both name it.
+    """
 
     experts: int
     top_k: int
@@ -14,8 +19,7 @@ class LayerShape:
 
     def __post_init__(self) -> None:
         for name in ("experts", "top_k", "hidden", "intermediate"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, but should be at least 1")
+            whole(name, getattr(self, name), least=1)
         for name in ("hidden", "intermediate"):
             if getattr(self, name) % 16:
                 raise ValueError(f"{name} is {getattr(self, name)}, but should be a multiple of 16 (one block scale)")

@@ -12,6 +12,8 @@ from ..contract.case import torch_dtype
 from .launch import Launch
 from .plan import LayerPlan
 
+FP32_MAX = (2 - 2.0**-23) * 2.0**127
+
 _VIEWS = {"*u8": torch.uint8, "*i32": torch.int32, "*fp8e4nv": torch.float8_e4m3fn}
 
 
@@ -19,6 +21,23 @@ def plain(tensor: Tensor) -> Tensor:
     """`tensor` contiguous and 16-byte aligned: itself where it is, else a copy."""
     tensor = tensor.contiguous()
     return tensor.clone() if tensor.data_ptr() % 16 else tensor
+
+
+def check_ids(topk_ids: Tensor) -> None:
+    """`topk_ids` are what the kernels read: int32, row by row."""
+    check_kinds({"topk_ids": (topk_ids, (torch.int32,))}, getattr(topk_ids, "device", None), "topk_ids")
+    if not topk_ids.is_contiguous():
+        raise ValueError(f"topk_ids has strides {list(topk_ids.stride())}, but should be contiguous")
+
+
+def check_sizes(launch: Launch, k: int | None = None, **sizes: int) -> None:
+    """`k` is a multiple of the launch's K_UNIT, and so is each of `sizes` of 16 where it is declared divisible."""
+    units = {name: 16 for name in sizes if name in launch.divisible}
+    sizes |= {} if k is None else {"K": k}
+    units |= {} if k is None else {"K": launch.constexpr("K_UNIT")}
+    for name, unit in units.items():
+        if sizes[name] % unit:
+            raise ValueError(f"{name} is {sizes[name]}, but should be a multiple of {unit} in {launch.stage}")
 
 
 def dtype_name(hidden_states: Tensor) -> str:
@@ -63,6 +82,8 @@ def check_tensors(hidden_states: Tensor, banks: ExpertBanks, topk_weights: Tenso
 
 
 def check_plan(plan: LayerPlan, hidden_states: Tensor, banks: ExpertBanks, topk_ids: Tensor) -> None:
+    if not isinstance(plan, LayerPlan):
+        raise TypeError(f"plan is {plan!r}, but should be a LayerPlan")
     shape = banks.layer_shape(topk_ids.shape[1])
     if shape != plan.shape:
         raise ValueError(f"plan is for {plan.shape}, but the tensors are of {shape}")
@@ -91,6 +112,10 @@ def positive(name: str, value: float) -> float:
     """`value` as a Python float, because Triton would compile another binary for an int."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} is a {type(value).__name__}, but should be a number")
-    if not value > 0 or math.isinf(value):
-        raise ValueError(f"{name} is {value}, but should be above 0 and finite")
-    return float(value)
+    try:
+        value = float(value)
+    except OverflowError:
+        value = math.inf
+    if not 0 < value <= FP32_MAX:
+        raise ValueError(f"{name} is {value}, but should be above 0 and finite in fp32")
+    return value

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..contract import gpu_names, gpus
 from ..contract.banks import ExpertBanks
 from . import prefill, w4a4_layer
-from .arguments import as_declared, check_plan, check_tensors, dtype_name, plain, positive
+from .arguments import as_declared, check_ids, check_plan, check_sizes, check_tensors, dtype_name, plain, positive
 from .launch import Launch, start
 from .plan import LayerPlan, plan_layer
 from .w4a4_layer import Scales
@@ -34,16 +34,17 @@ def fused_experts(
 
     `hidden_states` [T, H] bf16 or fp16; `topk_weights` f32 and `topk_ids` i32 [T, top_k]; an id outside [0, E) adds
     nothing. `activation_alpha` and `activation_limit` are swigluoai's. `scales`: Scales.of(banks), which W4A4 needs;
-    None computes them in this call, waiting for the GPU. CPU tensors run in Triton's interpreter under the portable
-    plan, once ci/interpreter.py has repaired it. Raises TypeError or ValueError, naming the argument, before anything
-    is launched.
+    None computes them in the first call with these banks, which waits for the GPU, so that no graph can capture it,
+    and remembers them. "auto" needs them where its plan is W4A4. CPU tensors run in Triton's interpreter under the
+    portable plan, once ci/interpreter.py has repaired it. Raises TypeError or ValueError, naming the argument, before
+    anything is launched.
     """
     check_tensors(hidden_states, banks, topk_weights, topk_ids)
     plan = plan_layer(
         gpu_of(hidden_states.device),
         banks.layer_shape(topk_ids.shape[1]),
         hidden_states.shape[0],
-        triton=triton.__version__.split("+")[0],
+        triton=release(),
         dtype=dtype_name(hidden_states),
         activation=activation,
         weight_on_input=weight_on_input,
@@ -52,6 +53,12 @@ def fused_experts(
     )
     options = {"activation_alpha": activation_alpha, "activation_limit": activation_limit, "scales": scales}
     return run(plan, hidden_states, banks, topk_weights, topk_ids, **options)
+
+
+@cache
+def release() -> str:
+    """The Triton release at hand, as plans name it."""
+    return triton.__version__.split("+")[0]
 
 
 def gpu_of(device: torch.device) -> gpus.Gpu:
@@ -95,13 +102,15 @@ def run(
     """
     check_tensors(hidden_states, banks, topk_weights, topk_ids)
     check_plan(plan, hidden_states, banks, topk_ids)
+    if not isinstance(scales, Scales | None):
+        raise TypeError(f"scales is a {type(scales).__name__}, but should be Scales or None")
     alpha, limit = positive("activation_alpha", activation_alpha), positive("activation_limit", activation_limit)
     if not hidden_states.shape[0]:
         return torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
     x, weights, ids = (plain(tensor) for tensor in (hidden_states, topk_weights, topk_ids))
     with torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext():
         if plan.launch("quantize") and scales is None:
-            scales = Scales.of(banks)
+            scales = Scales.remembered(banks)
         return _layer(plan, x, banks, weights, ids, alpha, limit, scales)
 
 
@@ -149,8 +158,9 @@ def routed_by(plan: LayerPlan, weights: Tensor, ids: Tensor) -> tuple[int, dict]
     """How a GEMM finds its routes: programs for each of its blocks of weight rows, and the arguments that say it.
 
     `weights` f32 and `ids` i32 are [T, top_k]. Blocks of routes that share an expert have a program each, or, in a plan
-    that makes no blocks, single routes.
+    that makes no blocks, single routes. Raises TypeError or ValueError for other ids.
     """
+    check_ids(ids)
     if not plan.launch("list_blocks"):
         return ids.numel(), {"topk_ids": ids, "topk_weights": weights, "experts": plan.shape.experts}
     block_routes, block_expert = route_blocks(plan, ids)
@@ -164,6 +174,7 @@ def route_blocks(plan: LayerPlan, topk_ids: Tensor) -> tuple[Tensor, Tensor]:
     The number of blocks is the most that any routing of so many routes needs; those not needed have expert -1.
     `topk_ids` is a contiguous i32 [T, top_k]. See kernels/device/routing.py for what a block holds.
     """
+    check_ids(topk_ids)
     routes, experts = topk_ids.numel(), plan.shape.experts
     chunks = triton.cdiv(routes, prefill.ROUTE_CHUNK)
     list_blocks = plan.launch("list_blocks")
@@ -189,8 +200,10 @@ def gemm(
 ) -> Tensor:
     """[routes, N] of x's dtype: a grouped GEMM of the rows of `x` [R, K], one per route or one per token.
 
-    `packed` u8 [E, N, K/2], `scale` e4m3 [E, N, K/16], `global_scale` f32 [E, N]; routed_by gives the last two.
+    `packed` u8 [E, N, K/2], `scale` e4m3 [E, N, K/16], `global_scale` f32 [E, N]; routed_by gives the last two. Raises
+    ValueError for an N or a K that the launch is not compiled for.
     """
+    check_sizes(launch, k=x.shape[1], N=packed.shape[1])
     rows, routes = packed.shape[1], routed["topk_weights"].numel()
     packed, scale = as_declared(launch, "packed", packed), as_declared(launch, "scale", scale)
     out = x.new_empty(routes, rows)
@@ -211,6 +224,13 @@ def _code_values(device: torch.device) -> Tensor:
 
 
 def by_columns(launch: Launch, *, out: Tensor, **arguments) -> None:
-    """Starts a pointwise launch: one program per row of `out` [R, columns] and per block of its columns."""
+    """Starts a pointwise launch: one program per row of `out` [R, columns] and per block of its columns.
+
+    Raises ValueError for columns that the launch is not compiled for, TypeError or ValueError for ids that are not i32
+    and contiguous.
+    """
+    if "topk_ids" in arguments:
+        check_ids(arguments["topk_ids"])
+    check_sizes(launch, columns=out.shape[1])
     grid = (out.shape[0], triton.cdiv(out.shape[1], launch.constexpr("BLOCK")))
     start(launch, grid, out=out, columns=out.shape[1], **arguments)

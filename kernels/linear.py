@@ -7,7 +7,7 @@ import triton
 from torch import Tensor
 
 from .arguments import as_declared, check_kinds, check_runs_here, dtype_name, plain
-from .experts import gpu_of
+from .experts import gpu_of, release
 from .launch import Launch, start
 from .linear_plan import LinearPlan, plan_linear
 
@@ -25,7 +25,8 @@ def nvfp4_linear(
     """
     _check_tensors(x, packed, scale, global_scale)
     n, k = packed.shape[0], 2 * packed.shape[1]
-    plan = plan_linear(gpu_of(x.device), x.shape[0], n, k, dtype=dtype_name(x), split_k=split_k)
+    options = {"triton": release(), "dtype": dtype_name(x), "split_k": split_k}
+    plan = plan_linear(gpu_of(x.device), x.shape[0], n, k, **options)
     return run(plan, x, packed, scale, global_scale)
 
 
@@ -101,6 +102,8 @@ def _check_tensors(x: Tensor, packed: Tensor, scale: Tensor, global_scale: Tenso
 
 
 def _check_plan(plan: LinearPlan, x: Tensor, packed: Tensor) -> None:
+    if not isinstance(plan, LinearPlan):
+        raise TypeError(f"plan is {plan!r}, but should be a LinearPlan")
     if (plan.n, plan.k) != (packed.shape[0], x.shape[1]):
         found = f"n {packed.shape[0]} and k {x.shape[1]}"
         raise ValueError(f"plan is for n {plan.n} and k {plan.k}, but the tensors have {found}")

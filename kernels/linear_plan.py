@@ -1,12 +1,14 @@
 """Which launches make an NVFP4 linear layer: a pure function of GPU, sizes and options, like plan.py's for experts."""
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
+from ..contract.checks import choice, whole
 from ..contract.gpus import Gpu, architecture
 from ..contract.kernel import DTYPES
 from .decode import gemv_constants
 from .launch import Launch, declare
+from .releases import check_target
+from .remembered import remembered
 from .tiles import Tile, matrix_instruction
 from .tuning import RAGGED_BLOCK_KB
 
@@ -41,14 +43,20 @@ class LinearPlan:
         return next((launch for launch in self.launches if launch.stage == stage), None)
 
 
-@lru_cache(maxsize=4096, typed=True)  # True is no 1
-def plan_linear(gpu: Gpu, m: int, n: int, k: int, *, dtype: str = "bf16", split_k: int | str = "auto") -> LinearPlan:
-    """The plan for `m` rows of `k` through `n` weight rows on `gpu`.
+@remembered
+def plan_linear(
+    gpu: Gpu, m: int, n: int, k: int, *, triton: str = "3.8.0", dtype: str = "bf16", split_k: int | str = "auto"
+) -> LinearPlan:
+    """The plan for `m` rows of `k` through `n` weight rows on `gpu`, under that `triton` release.
 
     `dtype` is "bf16" or "fp16". `split_k` of 1 or 2 asks for the GEMM with so many parts of K; "auto" chooses, and for
-    few rows takes the GEMV. Zero rows have no launches. Raises ValueError for other options and for impossible sizes.
+    few rows takes the GEMV. Zero rows have no launches. Raises TypeError for a size that is no int, ValueError for
+    other options, for impossible sizes and for a GPU that `triton` cannot compile for.
     """
-    _check(m, n, k, dtype=dtype, split_k=split_k)
+    check_target(gpu, triton)
+    choice("dtype", dtype, DTYPES)
+    choice("split_k", split_k, SPLITS)
+    _check_sizes(m, n, k)
     if m == 0:
         return LinearPlan(n, k, dtype, 1, (), "no rows: nothing to launch")
     if split_k == "auto" and m <= GEMV_ROWS:
@@ -62,16 +70,10 @@ def plan_linear(gpu: Gpu, m: int, n: int, k: int, *, dtype: str = "bf16", split_
     return LinearPlan(n, k, dtype, split_k, launches, reason)
 
 
-def _check(m: int, n: int, k: int, **chosen) -> None:
-    allowed = {"dtype": DTYPES, "split_k": SPLITS}
-    for name, value in chosen.items():
-        if value not in allowed[name] or isinstance(value, bool):
-            raise ValueError(f"{name} is {value!r}, but should be one of {', '.join(map(str, allowed[name]))}")
-    if m < 0:
-        raise ValueError(f"m is {m}, but should be at least 0")
-    if n < 1:
-        raise ValueError(f"n is {n}, but should be at least 1")
-    if k < 16 or k % 16:
+def _check_sizes(m: int, n: int, k: int) -> None:
+    whole("m", m, least=0)
+    whole("n", n, least=1)
+    if whole("k", k) < 16 or k % 16:
         raise ValueError(f"k is {k}, but should be a positive multiple of 16")
 
 

@@ -2,12 +2,12 @@
 
 from ..contract.gpu_names import speed_class
 from ..contract.gpus import Gpu, architecture, is_known
-from . import padding
+from . import decode, padding, w4a4
 from .launch import Launch
 from .plan import LayerPlan
 from .tiles import Tile, shared_memory
-from .tuning import tuning_of
-from .variants import FORMS, Variant
+from .tuning import RAGGED_SOURCE, VARIANT_SOURCE, tuning_of
+from .variants import DEFAULT, FORMS, VARIANTS, Variant
 
 _HEAD = ("launch", "kernel", "compiled for", "warps", "stages", "shared / limit", "instruction")
 _RIGHT = {"warps", "stages", "shared / limit"}
@@ -15,19 +15,33 @@ _RIGHT = {"warps", "stages", "shared / limit"}
 
 def page(plan: LayerPlan, gpu: Gpu, shape: str) -> str:
     """What runs on `gpu` for the layer of the checkpoint `shape`, why, where that is known from, and what it pads."""
-    layer, tuning = plan.shape, tuning_of(gpu)
+    layer = plan.shape
     sizes = f"{layer.experts} experts, top {layer.top_k}, hidden {layer.hidden}, intermediate {layer.intermediate}"
-    decodes = plan.launch("gate_up") is not None and plan.launch("list_blocks") is None
     facts = {
         "card": _card(gpu),
         "layer": f"{shape}: {sizes}; {plan.tokens:,} tokens, {plan.dtype}",
         "kernel": plan.kernel,
         "why": plan.reason,
-        "source": tuning.decode_source if decodes else tuning.source,
+        "source": _source(plan, gpu),
         "padded": _padded(plan),
     }
     lines = [f"{name:8}{fact}" for name, fact in facts.items()]
     return "\n".join([*lines, f"{len(plan.launches)} launches", "", *_table(plan, gpu)])
+
+
+def _source(plan: LayerPlan, gpu: Gpu) -> str:
+    """Where what chose the kernel and its tiles is known from."""
+    if not plan.launches:
+        return "none: nothing is chosen"
+    if plan.reason.startswith(("as asked", "override")):
+        return "none: as asked"
+    if plan.kernel == decode.NAME:
+        return tuning_of(gpu).decode_source
+    if plan.kernel in w4a4.FORMS:
+        return w4a4.AUTO_SOURCE
+    source = tuning_of(gpu).source if plan.kernel == DEFAULT else VARIANT_SOURCE
+    ragged = plan.shape.hidden % 32 or plan.shape.intermediate % 32
+    return f"{source}; {RAGGED_SOURCE}" if ragged and not VARIANTS[plan.kernel].two_dots else source
 
 
 def _card(gpu: Gpu) -> str:

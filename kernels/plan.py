@@ -3,17 +3,23 @@
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
+from ..contract.checks import choice, flag, whole
 from ..contract.gpu_names import has_known_name, speed_class
 from ..contract.gpus import PORTABLE, Gpu, architecture, is_known
 from ..contract.kernel import ACTIVATIONS, DTYPES
 from ..contract.shapes import LayerShape
 from . import decode, padding, prefill, w4a4
 from .launch import Launch
-from .tiles import Tile, least_tile, most_block_m, shared_memory
+from .releases import check_target
+from .remembered import remembered
+from .tiles import MOST_WARPS, Tile, least_tile, most_block_m, shared_memory
 from .tuning import for_gemm, steps_of, tuning_of
 from .variants import DEFAULT, VARIANTS, WORD_K, Variant
 
-TRITONS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
+# What the routing has room for: its gated binary has 512 experts, and it counts the routes of each of them in chunks of
+# 128, in a table that int32 indexes.
+MOST_EXPERTS, MOST_ROUTES = 512, 2**29
+
 KERNELS = ("auto", "prefill", *VARIANTS, "decode", decode.NAME, "w4a4", *w4a4.FORMS)
 
 
@@ -45,7 +51,7 @@ class LayerPlan:
         return padding.expected_ratio(self.shape, self.tokens, blocks.constexpr("BLOCK_M")) if blocks else 1.0
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def plan_layer(
     gpu: Gpu,
     shape: LayerShape,
@@ -62,10 +68,16 @@ def plan_layer(
     """The plan for `tokens` through a layer of `shape` on `gpu`, under that `triton` release.
 
     `dtype` is "bf16" or "fp16"; `input_scales` says whether the banks have them (W4A16 kernels ignore them); `override`
-    replaces the tile. Zero tokens have no launches. Raises ValueError for an unknown option, for a tile that cannot be
-    and for one that does not fit into the GPU's shared memory.
+    replaces the tile. Zero tokens have no launches. "auto" takes the decode kernel for few tokens, W4A4 for many where
+    the banks have input scales and both GPU and `triton` have a native FP4 dot, and W4A16 for the rest.
+
+    Raises TypeError for an argument of another type, ValueError for an unknown option, for more experts or routes than
+    the routing has room for, for a GPU that `triton` cannot compile for, for a tile that cannot be and for one that
+    does not fit into the GPU's shared memory; both name the argument.
     """
-    _check_options(tokens, triton=triton, dtype=dtype, activation=activation, kernel=kernel)
+    check_target(gpu, triton)
+    _check_sizes(shape, tokens)
+    _check_options(dtype, activation, weight_on_input, input_scales, kernel, override)
     layer, options = (gpu, shape, tokens), (dtype, activation, weight_on_input)
     if kernel in ("decode", decode.NAME):
         if override is not None:
@@ -76,8 +88,11 @@ def plan_layer(
             raise ValueError(_why_no_w4a4(kernel, input_scales, override))
         return _w4a4(*layer, options, triton, kernel)
     tokens_per_expert = tokens * shape.top_k / shape.experts
-    if kernel == "auto" and override is None and 0 < tokens_per_expert <= tuning_of(gpu).decode_up_to:
+    free = kernel == "auto" and override is None
+    if free and 0 < tokens_per_expert <= tuning_of(gpu).decode_up_to:
         return _decode(*layer, options, f"{tokens_per_expert:.3g} tokens per expert, {_card(gpu)}")
+    if free and input_scales and tokens_per_expert >= w4a4.AUTO_FROM and w4a4.is_native(gpu, triton):
+        return _w4a4(*layer, options, triton, "w4a4")
     return _prefill(*layer, options, DEFAULT if kernel in ("auto", "prefill") else kernel, override)
 
 
@@ -147,13 +162,26 @@ def _without_words(shape: LayerShape, variant: Variant, tiles: tuple[Tile, Tile]
     )
 
 
-def _check_options(tokens: int, **chosen: str) -> None:
-    allowed = {"triton": TRITONS, "dtype": DTYPES, "activation": ACTIVATIONS, "kernel": KERNELS}
-    for name, value in chosen.items():
-        if value not in allowed[name]:
-            raise ValueError(f"{name} is {value!r}, but should be one of {', '.join(allowed[name])}")
-    if tokens < 0:
-        raise ValueError(f"tokens is {tokens}, but should be at least 0")
+def _check_options(
+    dtype: str, activation: str, weight_on_input: bool, input_scales: bool, kernel: str, override: Tile | None
+) -> None:
+    choice("dtype", dtype, DTYPES)
+    choice("activation", activation, ACTIVATIONS)
+    flag("weight_on_input", weight_on_input)
+    flag("input_scales", input_scales)
+    choice("kernel", kernel, KERNELS)
+    if not isinstance(override, Tile | None):
+        raise TypeError(f"override is {override!r}, but should be a Tile or None")
+
+
+def _check_sizes(shape: LayerShape, tokens: int) -> None:
+    if not isinstance(shape, LayerShape):
+        raise TypeError(f"shape is {shape!r}, but should be a LayerShape")
+    if shape.experts > MOST_EXPERTS:
+        raise ValueError(f"experts is {shape.experts}, but should be at most {MOST_EXPERTS}, which the routing sorts")
+    routes = whole("tokens", tokens, least=0) * shape.top_k
+    if routes > MOST_ROUTES:
+        raise ValueError(f"tokens * top_k is {routes}, but should be at most {MOST_ROUTES}, which the routing counts")
 
 
 @lru_cache(maxsize=1024)
@@ -169,19 +197,14 @@ def _choices(gpu: Gpu, name: str, hidden: int, intermediate: int) -> tuple[tuple
     for least, tile in steps_of(gpu, variant):
         here = replace(variant, scale_words=True) if words and tile.block_m == words.block_m else variant
         tiles = (for_gemm(tile, k, variant, words) for k in (hidden, intermediate))
-        found.append((least, here, tuple(_fitted(tile, gpu, here) for tile in tiles)))
+        found.append((least, here, tuple(tiles)))
     return tuple(found)
-
-
-def _fitted(tile: Tile, gpu: Gpu, variant: Variant) -> Tile:
-    """`tile` with as many of its stages as the GPU's shared memory holds."""
-    while tile.num_stages > 1 and shared_memory(tile, architecture(gpu), variant) > architecture(gpu).shared_memory:
-        tile = replace(tile, num_stages=tile.num_stages - 1)
-    return tile
 
 
 def _checked(tile: Tile, gpu: Gpu, variant: Variant) -> Tile:
     least, most = least_tile(variant), most_block_m(gpu, variant)
+    if tile.num_warps > MOST_WARPS:
+        raise ValueError(f"override's num_warps is {tile.num_warps}, but should be at most {MOST_WARPS}")
     for field in fields(Tile):
         value, lowest = getattr(tile, field.name), getattr(least, field.name)
         if value < lowest or (value & (value - 1) and field.name != "num_stages"):

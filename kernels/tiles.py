@@ -2,21 +2,30 @@
 
 from dataclasses import dataclass
 
+from ..contract.checks import whole
 from ..contract.gpus import Architecture, Gpu, architecture, is_known
 from .variants import DEFAULT, VARIANTS, Variant
 
-WARPGROUP_ROWS = 64  # the fewest rows of the first operand that wgmma and tcgen05 take
+WARPGROUP_ROWS, WARPGROUP_WARPS = 64, 4  # the fewest rows of the first operand, and warps, that wgmma and tcgen05 take
+MOST_WARPS = 32  # 1,024 threads a block
 
 
 @dataclass(frozen=True)
 class Tile:
-    """BLOCK_M routes x BLOCK_N weight rows, BLOCK_KB bytes of packed weights (twice as many k) a step."""
+    """BLOCK_M routes x BLOCK_N weight rows, BLOCK_KB bytes of packed weights (twice as many k) a step.
+
+    Raises TypeError for a size that is no int.
+    """
 
     block_m: int
     block_n: int = 64
     block_kb: int = 32
     num_warps: int = 4
     num_stages: int = 3
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            whole(name, value)
 
 
 def most_block_m(gpu: Gpu, variant: Variant) -> int | None:
@@ -40,9 +49,13 @@ def least_tile(variant: Variant) -> Tile:
 
 
 def matrix_instruction(tile: Tile, architecture: Architecture, variant: Variant = VARIANTS[DEFAULT]) -> str:
-    """What Triton makes of the tile's dots; it falls back to mma.sync, without a word, where they have too few rows."""
+    """What Triton makes of the tile's dots.
+
+    It falls back to mma.sync, without a word, where they have too few rows or less than a warp group's warps.
+    """
     rows = tile.block_m if variant.two_dots else tile.block_n
-    return "mma.sync" if rows < WARPGROUP_ROWS else architecture.matrix_instruction
+    small = rows < WARPGROUP_ROWS or tile.num_warps < WARPGROUP_WARPS
+    return "mma.sync" if small else architecture.matrix_instruction
 
 
 def shared_memory(tile: Tile, architecture: Architecture, variant: Variant = VARIANTS[DEFAULT]) -> int:

@@ -93,12 +93,14 @@ PORTABLE_TUNING = Tuning(_LOW_RHO[1:], "by reasoning: rho is taken for 4, tiles 
 
 # For the variants that are kept for comparison: two blocks, so that few binaries are to be gated. Of two dots, some
 # architectures spill a register or two of the pair form at 16 rows, and of the table form at 64 rows with 4 warps.
+VARIANT_SOURCE = "by reasoning: two blocks, as few binaries to gate as can be"
 VARIANT_STEPS: Steps = ((24, Tile(64)), (0, Tile(16)))
 TWO_DOTS_STEPS: Steps = ((24, Tile(64, num_warps=8)), (0, Tile(32)))
 
 # Bytes of K a step where K is an odd multiple of 16: rows then allow loads of 8 bytes only, and with 32 bytes a step
 # their addresses alone make sm_86 and sm_89 spill.
 RAGGED_BLOCK_KB = 16
+RAGGED_SOURCE = "a ragged K by reasoning: smaller steps, which spill nowhere"
 
 
 def tuning_of(gpu: Gpu) -> Tuning:

@@ -35,6 +35,11 @@ NATIVE_TRITONS: dict[tuple[int, int], tuple[str, ...]] = {
     (12, 1): ("3.8.0", "3.9.0"),
 }
 
+# Where "auto" takes it on FP4 hardware, in tokens per expert. FreeToken's W4A4 pull request, on sm_120: "prefill runs
+# W4A4 from 4 tokens per expert and main's W4A16 below". That the others do as sm_120 is by reasoning.
+AUTO_FROM = 4
+AUTO_SOURCE = "FreeToken's W4A4 pull request, from 4 tokens per expert on sm_120; its tiles are W4A16's, not measured"
+
 # (at least so many tokens per expert, BLOCK_M): those of W4A16, but for its block of 128. Not measured.
 BLOCK_M_STEPS: tuple[tuple[int, int], ...] = ((24, 64), (12, 32), (0, 16))
 GATE_UP_WARPS = 8  # for twice as many sums as down has; with 4, sm_80 spills

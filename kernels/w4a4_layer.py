@@ -1,12 +1,14 @@
 """Runs a W4A4 plan on tensors, and computes what such a layer needs once: alphas and global scales."""
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
+import torch
 import triton
 from torch import Tensor
 
 from ..contract.banks import ExpertBanks
-from .arguments import as_declared
+from .arguments import as_declared, check_sizes
 from .launch import Launch, start
 from .plan import LayerPlan
 from .quantizer import start_quantize
@@ -30,6 +32,30 @@ class Scales:
         """Waits for the GPU. Raises ValueError for input scales that are missing, or not finite and above 0."""
         gate_up = _scales("gate_up_input_scale", banks.gate_up_input_scale, banks.gate_up_global)
         return cls(*gate_up, *_scales("down_input_scale", banks.down_input_scale, banks.down_global))
+
+    @classmethod
+    def remembered(cls, banks: ExpertBanks) -> "Scales":
+        """Those of an earlier call, unless `banks` were written to since; else `of`, which no graph can capture.
+
+        Raises ValueError as `of` does, and for a first call inside a graph capture.
+        """
+        written = _writes(banks)
+        before, scales = _REMEMBERED.get(banks, (None, None))
+        if before != written:
+            if banks.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                raise ValueError("scales is None, but should be Scales.of(banks), computed before the graph capture")
+            scales = cls.of(banks)
+            _REMEMBERED[banks] = written, scales
+        return scales
+
+
+_REMEMBERED: WeakKeyDictionary[ExpertBanks, tuple[tuple[int, ...], Scales]] = WeakKeyDictionary()
+
+
+def _writes(banks: ExpertBanks) -> tuple[int, ...]:
+    """How often what Scales are made of was written to in place; tensors of inference mode do not count that."""
+    made_of = banks.gate_up_input_scale, banks.gate_up_global, banks.down_input_scale, banks.down_global
+    return tuple(-1 if one is None or one.is_inference() else one._version for one in made_of)
 
 
 def _scales(name: str, input_scale: Tensor | None, global_scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,6 +93,7 @@ def gate_up(
     blocks, lists = routed
     lists = {name: value for name, value in lists.items() if name != "topk_weights"}
     routes, columns = lists["routes"], weights[0].shape[1] // 2
+    check_sizes(launch, k=2 * x[0].shape[1], N=columns)
     out, out_scale = (x[0].new_empty(routes, columns // per_byte) for per_byte in (2, 16))
     operands = _operands(launch, x, weights) | {"stored": stored, "out": out, "out_scale": out_scale, "N": columns}
     grid = (blocks * triton.cdiv(columns, launch.constexpr("BLOCK_N")),)
@@ -80,6 +107,7 @@ def down(launch: Launch, h: Rows, weights: Weights, routed: tuple[int, dict], ou
     if launch.constexpr("ATOMIC"):
         out.zero_()
     rows = weights[0].shape[1]
+    check_sizes(launch, k=2 * h[0].shape[1], N=rows)
     grid = (blocks * triton.cdiv(rows, launch.constexpr("BLOCK_N")),)
     rows_per_output = lists["routes"] // len(out)
     start(launch, grid, **_operands(launch, h, weights), out=out, N=rows, **lists, rows_per_output=rows_per_output)

@@ -11,6 +11,7 @@ from .contract.kernel import ACTIVATIONS, DTYPES
 from .contract.shapes import CHECKPOINTS
 from .kernels.page import page
 from .kernels.plan import KERNELS, plan_layer
+from .kernels.releases import TRITONS
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -18,12 +19,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        gpu, shape = gpus.named(options.gpu), _shape(options.shape)
-        choices = {name: getattr(options, name) for name in ("dtype", "activation", "weight_on_input", "kernel")}
-        plan = plan_layer(gpu, shape, options.tokens, **choices)
+        gpu, name = gpus.named(options.gpu), _checkpoint(options.shape)
+        names = ("dtype", "activation", "weight_on_input", "input_scales", "kernel", "triton")
+        choices = {name: getattr(options, name) for name in names}
+        plan = plan_layer(gpu, CHECKPOINTS[name], options.tokens, **choices)
     except ValueError as error:
         parser.error(str(error))
-    print(page(plan, gpu, options.shape))
+    print(page(plan, gpu, name))
     return 0
 
 
@@ -37,14 +39,18 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--dtype", choices=DTYPES, default="bf16", help="of the activations; default: bf16")
     plan.add_argument("--activation", choices=ACTIVATIONS, default="silu", help="default: silu")
     plan.add_argument("--weight-on-input", action="store_true", help="routing weights are applied before gate_up")
+    plan.add_argument("--input-scales", action="store_true", help="the checkpoint has them, so W4A4 can be")
+    plan.add_argument("--triton", choices=TRITONS, default="3.8.0", help="default: 3.8.0")
     plan.add_argument("--kernel", choices=KERNELS, default="auto", help="default: auto")
     return parser
 
 
-def _shape(name: str):
-    if name not in CHECKPOINTS:
-        raise ValueError(f"--shape is {name!r}, but should be one of {', '.join(CHECKPOINTS)}")
-    return CHECKPOINTS[name]
+def _checkpoint(text: str) -> str:
+    """The name of the checkpoint that `text` is in any case."""
+    found = [name for name in CHECKPOINTS if name.lower() == text.lower()]
+    if not found:
+        raise ValueError(f"--shape is {text!r}, but should be one of {', '.join(CHECKPOINTS)}")
+    return found[0]
 
 
 if __name__ == "__main__":

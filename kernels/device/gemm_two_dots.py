@@ -98,8 +98,9 @@ def w4a16_pair_gemm(
 
     Weights enter the dots as weight * 2^-7, and the sums are multiplied by 2^7 at the end. Neither changes a bit: a
     power of two moves exponents alone, so every product and every rounded sum is 2^-7 times the table's, as long as
-    nothing underflows. Nothing does under fp16 activations, nor under bf16 ones that are 0 or at least 2^-102 in
-    magnitude: products are then multiples of 2^-109 * 2^-17, which is fp32's smallest normal number.
+    nothing underflows or overflows. Nothing does under fp16 activations, nor under bf16 ones that are 0 or from 2^-102
+    to 2^127 / (2688 K) in magnitude: products are then multiples of 2^-109 * 2^-17, which is fp32's smallest normal
+    number, and no sum of the table's passes 2^127; beyond, its sums are infinite where 2^-7 times as much is a number.
 
     EVEN_K says that BLOCK_KB divides the bytes of a row, so that no load needs to look at k.
     """

@@ -62,3 +62,14 @@ def test_shared_memory_of_the_large_tile(capability, stated):
     """FreeToken#723: "37,120 bytes on sm_80/86/89/120, 53,504 bytes on sm_90"."""
     plan = plan_layer(Gpu("", capability), LayerShape(256, 8, 2048, 512), 1, override=Tile(128, 64, 32, 4, 3))
     assert gates.compile_in_child(plan.launch("gate_up"), capability).shared_bytes == stated
+
+
+@pytest.mark.parametrize("capability", [(9, 0), (10, 0)], ids=gates.arch_name)
+@pytest.mark.parametrize("warps", [1, 2])
+def test_fewer_warps_than_a_warp_group_has_come_to_mma_sync(capability, warps):
+    """Without a word, and with mma.sync's shared memory; only an override can ask for it."""
+    tile = Tile(16, num_warps=warps)
+    launch = plan_layer(Gpu("", capability), LayerShape(256, 8, 2048, 512), 1, override=tile).launch("gate_up")
+    facts = gates.compile_in_child(launch, capability)
+    gates.check(facts, launch, capability)
+    assert facts.shared_bytes == _planned_bytes(launch, capability)

@@ -144,6 +144,12 @@ NAMES = [
         GRID A100-40C
         GRID A100D-80C
         GRID A100X-40C
+        GRID A100DX-80C
+        GRID A800DX-80C
+        NVIDIA A800D-80C
+        NVIDIA H800XM-80C
+        NVIDIA H200X-141C
+        NVIDIA B200X-180C
         GRID A100-4-20C
         NVIDIA A800-SXM4-80GB
         NVIDIA A800 40GB Active
@@ -169,11 +175,22 @@ NAMES = [
         NVIDIA Thor
         """,
     ),
-    (H20, 3.4, "NVIDIA H20\nNVIDIA H20-3e\nNVIDIA H20-96C\nNVIDIA H20 MIG 1g.12gb"),
+    (H20, 3.4, "NVIDIA H20\nNVIDIA H20-3e\nNVIDIA H20-96C\nNVIDIA H20X-141C\nNVIDIA H20 MIG 1g.12gb"),
     (ORIN, 8, "Orin\nOrin (nvgpu)\nNVIDIA Jetson AGX Orin"),
 ]
 PRODUCTS = [(name.strip(), found) for found, _, names in NAMES for name in names.strip().splitlines()]
-UNKNOWN = ["", "NVIDIA X1", "GRID V7-8Q", "MIG 1g.10gb", "NVIDIA Graphics Device", "NVIDIA PG506-230", "NVIDIA H200000"]
+UNKNOWN = [
+    "",
+    "NVIDIA X1",
+    "GRID V7-8Q",
+    "MIG 1g.10gb",
+    "NVIDIA Graphics Device",
+    "NVIDIA PG506-230",
+    "NVIDIA H200000",
+    "NVIDIA H20XYZ",
+    "NVIDIA A100Q",
+    "NVIDIA A100DXM",
+]
 
 
 def test_the_table_holds_as_many_products_as_it_should():

@@ -6,7 +6,9 @@ import torch
 from nvfp4_suite.contract.case import Case, random_inputs
 from nvfp4_suite.contract.kernel import Kernel
 from nvfp4_suite.contract.shapes import LayerShape
+from nvfp4_suite.kernels.experts import fused_experts
 from nvfp4_suite.kernels.registry import KERNELS
+from nvfp4_suite.kernels.w4a4_layer import Scales
 from nvfp4_suite.reference import judge
 
 SHAPE = LayerShape(8, 2, 128, 64)
@@ -48,3 +50,22 @@ def test_a_replay_gives_the_bytes_of_an_eager_run(kernel: Kernel, device):
         graph.replay()
         torch.cuda.synchronize()
         judge.bitwise(out, kernel.run(prepared, *static), case=case.id, kernel=kernel.name)
+
+
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
+def test_scales_are_not_computed_inside_a_capture(device):
+    """That would wait for the GPU. Those of an earlier call with the same banks are used, and so are given ones."""
+    inputs = random_inputs(Case(SHAPE, 40, inputs="random", format="w4a4")).to(device)
+    arguments = inputs.hidden_states, inputs.banks, inputs.topk_weights, inputs.topk_ids
+    expected = fused_experts(*arguments, kernel="w4a4", scales=Scales.of(inputs.banks))
+    torch.cuda.synchronize()
+    with pytest.raises(ValueError, match="computed before the graph capture"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        fused_experts(*arguments, kernel="w4a4")
+    fused_experts(*arguments, kernel="w4a4")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = fused_experts(*arguments, kernel="w4a4")
+    graph.replay()
+    torch.cuda.synchronize()
+    judge.bitwise(out, expected)

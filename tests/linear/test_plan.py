@@ -16,6 +16,7 @@ H200 = Gpu("NVIDIA H200", (9, 0))
         (4, 4096, 4096, ["gemv"]),
         (5, 4096, 4096, ["gemm", "sum_splits"]),
         (5, 4096, 1008, ["gemm"]),  # K is too short
+        (5, 4096, 1024, ["gemm", "sum_splits"]),  # K is long enough
         (64, 12225, 4096, ["gemm"]),  # 192 tiles are enough
         (64, 12224, 4096, ["gemm", "sum_splits"]),
         (4096, 4096, 4096, ["gemm"]),

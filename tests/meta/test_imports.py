@@ -20,7 +20,8 @@ MAY_IMPORT = {
 }
 
 # Modules that need neither torch nor triton, and so run on any machine.
-PURE = [f"kernels.{name}" for name in ("launch", "linear_plan", "padding", "page", "plan", "tiles", "tuning")]
+PURE = [f"kernels.{name}" for name in ("launch", "linear_plan", "padding", "page", "plan", "releases", "remembered")]
+PURE += [f"kernels.{name}" for name in ("tiles", "tuning", "w4a4")]
 
 
 @dataclass(frozen=True)

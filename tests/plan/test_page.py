@@ -6,12 +6,15 @@ from nvfp4_suite.__main__ import main
 from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.gpus import CATALOG
 from nvfp4_suite.contract.kernel import ACTIVATIONS, DTYPES
-from nvfp4_suite.contract.shapes import CHECKPOINTS
+from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
 from nvfp4_suite.kernels.page import page
 from nvfp4_suite.kernels.plan import plan_layer
+from nvfp4_suite.kernels.tiles import Tile
+from nvfp4_suite.kernels.w4a4 import AUTO_SOURCE
 
 from ..meta.tree import ROOT, run_python
 
+GLM = CHECKPOINTS["GLM-4.7"]
 COMMAND = ["plan", "--gpu", "RTX 4090", "--shape", "GLM-4.7", "--tokens"]
 PREFILL = """\
 card    NVIDIA GeForce RTX 4090: sm_89, class GeForce (rho 2)
@@ -63,6 +66,53 @@ def test_options_reach_the_plan(capsys):
     assert main([*COMMAND, "20", "--dtype", "fp16", "--kernel", "prefill", "--weight-on-input"]) == 0
     out = capsys.readouterr().out
     assert "20 tokens, fp16" in out and "kernel  prefill_w4a16\n" in out and "\nweigh_input " in out
+
+
+RAGGED = LayerShape(4, 2, 272, 80)
+SWEPT = 'FreeToken#723, sweep on an RTX 4090; FreeToken "pipeline the nvfp4 prefill scale loads on geforce"'
+BY_REASON = "by reasoning: two blocks, as few binaries to gate as can be"
+RAGGED_K = "; a ragged K by reasoning: smaller steps, which spill nowhere"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "shape", "tokens", "options", "source"),
+    [
+        ("RTX 4090", GLM, 4096, {}, SWEPT),
+        ("RTX 4090", GLM, 4096, {"kernel": "prefill"}, SWEPT),
+        ("RTX 4090", GLM, 4096, {"kernel": "prefill_w4a16_pair"}, BY_REASON),
+        ("RTX 4090", GLM, 4096, {"kernel": "prefill_w4a16_words"}, BY_REASON),
+        ("RTX 4090", RAGGED, 4096, {}, SWEPT + RAGGED_K),
+        ("RTX 4090", RAGGED, 4096, {"kernel": "prefill_w4a16_words"}, BY_REASON + RAGGED_K),
+        ("RTX 4090", RAGGED, 4096, {"kernel": "prefill_w4a16_table"}, BY_REASON),  # which takes whole steps of any K
+        ("RTX 4090", GLM, 4096, {"override": Tile(16)}, "none: as asked"),
+        ("RTX 4090", GLM, 20, {}, "by reasoning: as an H200"),
+        ("H200", GLM, 20, {}, "ours, H200: on nine shapes both take the same time at 1.4 to 1.9"),
+        ("RTX 4090", GLM, 4096, {"kernel": "decode"}, "none: as asked"),
+        ("RTX 4090", GLM, 0, {}, "none: nothing is chosen"),
+        ("RTX 4090", GLM, 0, {"kernel": "decode"}, "none: nothing is chosen"),
+        ("RTX 5090", GLM, 4096, {"input_scales": True}, AUTO_SOURCE),
+        ("H200", GLM, 4096, {"input_scales": True, "kernel": "w4a4"}, AUTO_SOURCE),
+    ],
+)
+def test_the_source_is_that_of_the_kernel(gpu, shape, tokens, options, source):
+    gpu = gpus.named(gpu)
+    lines = page(plan_layer(gpu, shape, tokens, **options), gpu, "x").splitlines()
+    assert lines[4] == f"source  {source}"
+
+
+def test_input_scales_and_the_release_reach_the_plan(capsys):
+    command = ["plan", "--gpu", "GB10", "--shape", "glm-4.7", "--tokens", "4096", "--input-scales"]
+    kernels = {}
+    for triton in ("3.6.0", "3.8.0"):
+        assert main([*command, "--triton", triton]) == 0
+        kernels[triton] = capsys.readouterr().out.splitlines()[2].split()[1]
+    assert kernels == {"3.6.0": "prefill_w4a16", "3.8.0": "prefill_w4a4_native"}
+
+
+@pytest.mark.parametrize("shape", ["glm-4.7", "GLM-4.7", "Glm-4.7"])
+def test_a_checkpoint_is_named_in_any_case(shape, capsys):
+    assert main(["plan", "--gpu", "RTX 4090", "--shape", shape, "--tokens", "4096"]) == 0
+    assert capsys.readouterr().out == PREFILL
 
 
 @pytest.mark.parametrize("gpu", CATALOG, ids=lambda gpu: gpu.name)

@@ -41,10 +41,18 @@ def test_an_unknown_architecture_gets_no_block_of_128(gpu):
     assert _block_m(gpu, QWEN, 32768) == 64
 
 
-@pytest.mark.parametrize(("block_n", "instruction"), [(64, "wgmma"), (32, "mma.sync")])
-def test_a_tile_with_too_few_rows_expects_no_wgmma(block_n, instruction):
-    plan = plan_layer(H200, QWEN, 64, override=Tile(16, block_n))
-    assert plan.launch("gate_up").instruction == instruction
+@pytest.mark.parametrize("card", [H200, Gpu("NVIDIA B200", (10, 0))], ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize(
+    ("tile", "large"),
+    [(Tile(16), True), (Tile(16, 32), False), (Tile(16, num_warps=2), False), (Tile(16, num_warps=1), False)],
+    ids=["enough", "few rows", "2 warps", "1 warp"],
+)
+def test_a_tile_with_too_few_rows_or_warps_expects_mma_sync(card, tile, large):
+    """And has its shared memory: activations are not kept a stage longer, as they are where a dot reads them there."""
+    facts = ARCHITECTURES[card.capability]
+    instruction = plan_layer(card, QWEN, 64, override=tile).launch("gate_up").instruction
+    assert instruction == (facts.matrix_instruction if large else "mma.sync")
+    assert (shared_memory(tile, facts) == shared_memory(tile, ARCHITECTURES[8, 0])) == (not large)
 
 
 def test_a_ragged_k_takes_smaller_steps():
@@ -72,6 +80,7 @@ def test_an_override_over_the_limit_is_refused_and_one_under_it_is_not():
         ({"override": Tile(24)}, "override's block_m is 24, but should be a power of two of at least 16"),
         ({"override": Tile(16, block_kb=8)}, "override's block_kb is 8, but should be a power of two of at least 16"),
         ({"override": Tile(16, num_stages=0)}, "override's num_stages is 0, but should be a number of at least 1"),
+        ({"override": Tile(16, num_warps=64)}, "override's num_warps is 64, but should be at most 32"),
     ],
 )
 def test_what_is_wrong_is_named(options, message):

@@ -4,8 +4,10 @@ import pytest
 
 from nvfp4_suite.contract.gpus import CATALOG, PORTABLE, Gpu, architecture
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
-from nvfp4_suite.kernels.plan import TRITONS, LayerPlan, plan_layer
+from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
+from nvfp4_suite.kernels.releases import NO_ASSEMBLER, TRITONS
 from nvfp4_suite.kernels.tiles import Tile
+from nvfp4_suite.kernels.variants import DEFAULT as W4A16
 from nvfp4_suite.kernels.w4a4 import DEFAULT, FORMS, NATIVE
 
 H200 = Gpu("NVIDIA H200", (9, 0))
@@ -33,9 +35,41 @@ def test_the_name_that_a_plan_has():
     assert {planned(kernel=name).kernel for name in FORMS} == set(FORMS)
 
 
-@pytest.mark.parametrize("kernel", ["auto", "prefill"])
-def test_it_runs_only_where_it_is_asked_for(kernel):
-    assert planned(kernel=kernel).launch("quantize") is None
+FP4 = [gpu for gpu in CATALOG if architecture(gpu).native_fp4]
+OTHERS = [*(gpu for gpu in CATALOG if gpu not in FP4), PORTABLE, Gpu("from the future", (13, 0))]
+
+
+@pytest.mark.parametrize("gpu", FP4, ids=lambda gpu: gpu.name)
+def test_dispatch_takes_it_on_fp4_hardware_from_4_tokens_per_expert(gpu):
+    """FreeToken's W4A4 pull request: "prefill runs W4A4 from 4 tokens per expert and main's W4A16 below"."""
+    below, at, above = (planned(gpu, tokens=tokens, kernel="auto") for tokens in (127, 128, 32768))
+    assert (below.kernel, at.kernel, above.kernel) == (W4A16, NATIVE, NATIVE)
+    assert at == planned(gpu, tokens=128)
+    for tokens in (0, 1, 40, 127):
+        assert planned(gpu, tokens=tokens, kernel="auto") == plan_layer(gpu, QWEN, tokens)
+
+
+@pytest.mark.parametrize("gpu", FP4, ids=lambda gpu: gpu.name)
+def test_dispatch_leaves_it_where_nothing_asks_for_it(gpu):
+    """No input scales; W4A16 by name; a tile, which it has none for."""
+    for options in ({}, {"kernel": "prefill", "input_scales": True}, {"override": Tile(16), "input_scales": True}):
+        assert plan_layer(gpu, QWEN, 4096, **options).kernel == W4A16
+
+
+@pytest.mark.parametrize("gpu", OTHERS, ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("triton", TRITONS)
+def test_dispatch_leaves_it_on_other_hardware(gpu, triton):
+    for tokens in (1, 128, 4096):
+        assert planned(gpu, tokens=tokens, kernel="auto", triton=triton) == plan_layer(gpu, QWEN, tokens)
+
+
+@pytest.mark.parametrize("gpu", FP4, ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("triton", TRITONS)
+def test_dispatch_takes_it_only_where_the_toolchain_makes_the_native_dot(gpu, triton):
+    """triton-lang/triton#7549."""
+    if triton not in NO_ASSEMBLER.get(gpu.capability, ()):
+        found = planned(gpu, tokens=4096, kernel="auto", triton=triton).kernel
+        assert found == (NATIVE if native(gpu, triton) else W4A16)
 
 
 @pytest.mark.parametrize(("tokens", "block_m"), [(1, 16), (383, 16), (384, 32), (767, 32), (768, 64), (32768, 64)])
@@ -43,7 +77,7 @@ def test_block_m_follows_tokens_per_expert(tokens, block_m):
     plan = planned(tokens=tokens)
     stages = ("list_blocks", "gate_up", "down")
     assert {plan.launch(stage).constexpr("BLOCK_M") for stage in stages} == {block_m}
-    assert plan.reason.endswith(f"NVIDIA H200: block {block_m}")
+    assert plan.reason.endswith(f"data center sm_90: block {block_m}")
 
 
 def test_a_ragged_k_takes_smaller_steps():
@@ -100,14 +134,15 @@ def native(gpu: Gpu, triton: str) -> bool:
 @pytest.mark.parametrize("gpu", [*CATALOG, PORTABLE, Gpu("from the future", (13, 0))], ids=lambda gpu: gpu.name)
 def test_a_native_dot_is_planned_only_where_the_toolchain_makes_one(gpu):
     """triton-lang/triton#7549: elsewhere it stops the compiler, or becomes something else."""
-    releases = {triton for triton in TRITONS if native(gpu, triton)}
+    can = [triton for triton in TRITONS if triton not in NO_ASSEMBLER.get(gpu.capability, ())]
+    releases = {triton for triton in can if native(gpu, triton)}
     everywhere = {"3.6.0", "3.8.0", "3.9.0"}
     later = {"3.8.0", "3.9.0"}
     wanted = {(10, 0): everywhere, (10, 3): everywhere, (11, 0): later, (12, 0): everywhere, (12, 1): later}
     assert releases == wanted.get(gpu.capability, set())
 
 
-@pytest.mark.parametrize("gpu", [gpu for gpu in CATALOG if architecture(gpu).native_fp4], ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("gpu", FP4, ids=lambda gpu: gpu.name)
 @pytest.mark.parametrize("shape", [QWEN, LayerShape(256, 8, 272, 80)])
 def test_a_native_dot_has_128_weight_rows_scales_of_e4m3_and_a_kind_that_is_asked_for(gpu, shape):
     """With 64 rows it silently becomes a 16-bit one on tcgen05, and bytes would be powers of two."""
@@ -123,4 +158,4 @@ def test_a_native_dot_has_128_weight_rows_scales_of_e4m3_and_a_kind_that_is_aske
 def test_a_native_kernel_that_cannot_be_says_so():
     plan = planned(kernel=NATIVE)
     assert plan.kernel == NATIVE and plan.launches == planned().launches
-    assert plan.reason == "2 tokens per expert, NVIDIA H200: block 16, decoded (no FP4 instruction here)"
+    assert plan.reason == "2 tokens per expert, data center sm_90: block 16, decoded (no FP4 instruction here)"
