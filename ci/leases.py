@@ -107,6 +107,11 @@ def _acquired(lock, seconds: float = 0) -> bool:
     return True
 
 
+def cores() -> int:
+    """The CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def workers_per_device(devices: list[Device], cores: int) -> int:
     """How many workers each of `devices` gets: what its free memory and its part of the `cores` allow, at least one."""
     memory = min((device.free or NEEDED) // NEEDED for device in devices)
@@ -147,6 +152,11 @@ class Placement:
         self._free.sort(key=lambda slot: slot.number)  # one worker on every device before the second on any
         self._taken: dict[str, Slot] = {}
         self._lost: set[str] = set()
+
+    @property
+    def free(self) -> list[Slot]:
+        """The places that no worker has."""
+        return list(self._free)
 
     def take(self, worker: str) -> Slot:
         """Raises NoGpu where every device is lost."""

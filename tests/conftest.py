@@ -16,6 +16,7 @@ import pytest
 from nvfp4_suite.ci.environment import code_changing
 from nvfp4_suite.contract.case import Case
 
+from . import gpu_session
 from .session_checks import SessionChecks
 
 ENGINES = ("interpreter", "gpu", "compile", "peers")
@@ -47,13 +48,13 @@ def pytest_configure(config):
     _refuse_environment(engine)
     if engine == "interpreter":
         _start_interpreter()
-    elif engine == "gpu":
-        _require_gpu()
     _give_children_the_root()
     _use_own_triton_cache(config)
     _settle_hypothesis(config)
-    config.stash[CHECKS] = SessionChecks(config, ROOT)
-    config.pluginmanager.register(config.stash[CHECKS])
+    config.stash[CHECKS] = checks = SessionChecks(config, ROOT)
+    config.pluginmanager.register(checks)
+    if engine == "gpu":
+        gpu_session.start(config, checks.problems)
 
 
 def _refuse_environment(engine: str) -> None:
@@ -69,16 +70,6 @@ def _start_interpreter() -> None:
         raise pytest.UsageError("triton was imported before TRITON_INTERPRET=1 was set (by a plugin?)")
     os.environ["TRITON_INTERPRET"] = "1"
     import nvfp4_suite.ci.interpreter  # noqa: F401  (importing it repairs Triton's interpreter)
-
-
-def _require_gpu() -> None:
-    """A host without a GPU fails the session: nothing of it was tested."""
-    try:
-        import torch
-    except ImportError:
-        raise pytest.UsageError("--engine gpu needs torch with CUDA, but this Python has no torch") from None
-    if not torch.cuda.is_available():
-        raise pytest.UsageError(f"--engine gpu needs a CUDA GPU, but torch {torch.__version__} sees none on this host")
 
 
 def _give_children_the_root() -> None:
@@ -112,6 +103,12 @@ def _settle_hypothesis(config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """As many as the cores, which compiling takes, unless they share GPUs."""
+    return gpu_session.auto_workers(config) if config.getoption("engine") == "gpu" else None
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
     node.workerinput["triton_cache"] = node.config.stash.get(TRITON_CACHE, None)
 
@@ -126,9 +123,7 @@ def pytest_report_header(config):
     if engine != "compile":
         parts.append(f"torch {version('torch')}")  # not imported: a session that does not need it starts sooner
     if engine == "gpu":
-        import torch
-
-        parts.append(torch.cuda.get_device_name(0))
+        parts.append(gpu_session.header(config))
     return ", ".join(parts)
 
 

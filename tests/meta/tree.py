@@ -13,7 +13,8 @@ PACKAGE_DIR = PROJECT["tool"]["setuptools"]["package-dir"]
 ROOMS = sorted(name.removeprefix("nvfp4_suite.") for name in PACKAGE_DIR if name != "nvfp4_suite")
 
 # What a test session needs beside the rooms.
-_FRAME = ("pyproject.toml", "README.md", "LICENSE", "tests/__init__.py", "tests/conftest.py", "tests/session_checks.py")
+_TESTS = ("__init__", "conftest", "gpu_session", "gpu_worker", "session_checks")
+_FRAME = ("pyproject.toml", "README.md", "LICENSE", *(f"tests/{name}.py" for name in _TESTS))
 
 
 def python_files(*folders: str) -> list[Path]:

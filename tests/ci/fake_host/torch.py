@@ -28,7 +28,7 @@ class _Cuda:
         every = json.loads(Path(os.environ["FAKE_HOST"]).read_text())
         devices = [device for gpu in every for device in gpu.get("mig", [gpu])]
         names = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")
-        return [d for name in names for d in devices if name in (d["uuid"], str(every.index(d) if d in every else ""))]
+        return [_named(name, devices) for name in names]
 
     def is_available(self):
         return bool(self._gpus())
@@ -51,6 +51,12 @@ class _Cuda:
 
     def empty_cache(self):
         pass
+
+
+def _named(name: str, devices: list[dict]) -> dict:
+    if name.isdecimal():
+        return devices[int(name)]
+    return next(device for device in devices if device["uuid"].startswith(name))
 
 
 cuda = _Cuda()
