@@ -40,12 +40,13 @@ def compile_gates(session: nox.Session) -> None:
 
 @nox.session(name="gpu-tests", default=False)
 def gpu_tests(session: nox.Session) -> None:
-    """The tests that run kernels, on this host's GPU; fails without one. `--no-venv` takes the host's own packages.
+    """The tests that run kernels, on this host's GPUs; fails without one. `--no-venv` takes the host's own packages.
 
-    A host without nox runs the command that this session prints.
+    `-- --tier smoke|ci|all`, `-- --sanitize`, and whatever pytest takes. A host without nox runs the command that this
+    session prints.
     """
     install_tests(session)
-    in_parallel(session, "--engine", "gpu", "--maxprocesses", "8")
+    session.run("python", "-m", "nvfp4_suite.ci.gpu_tests", *session.posargs, env={"PYTHONPATH": children_path()})
 
 
 @nox.session(default=False)
@@ -75,14 +76,14 @@ def install_tests(session: nox.Session) -> None:
 
 
 def in_parallel(session: nox.Session, *arguments: str) -> None:
-    """Pytest with one worker per core, as compiling takes the cores also where a GPU runs; one thread per worker."""
+    """Pytest with one worker per core, and one thread per worker."""
     workers = ("--numprocesses", "auto", "--dist", "worksteal")
     env = {"OMP_NUM_THREADS": "1"}
     session.run("python", "-m", "pytest", *workers, *arguments, *session.posargs, env=env)
 
 
 def children_path() -> str:
-    """PYTHONPATH for processes that the golden tool starts: this tree first."""
+    """PYTHONPATH for the tools of ci/ and the processes that they start: this tree first."""
     return os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
 

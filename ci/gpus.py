@@ -21,9 +21,9 @@ class NoGpu(RuntimeError):
 class Device:
     """What one CUDA process can be given: a whole GPU, or one MIG instance of it.
 
-    `index` is the GPU's place in NVML's order, that of the PCI bus. `gpu` is the whole GPU's UUID, and `legacy` the name
-    that drivers before R470 gave an instance, both of instances alone. `total` and `free` are bytes, None where NVML
-    does not say. `problem` is what NVML said instead of all the rest.
+    `index` is the GPU's place in NVML's order, that of the PCI bus. Of an instance, `gpu` is the whole GPU's UUID, and
+    `legacy` the name that drivers before R470 gave it. `total` and `free` are bytes, None where NVML does not say.
+    `problem` is what NVML said instead of all the rest.
     """
 
     uuid: str

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from nvfp4_suite.ci.due import within
 from nvfp4_suite.ci.environment import code_changing
-from nvfp4_suite.contract.case import Case
+from nvfp4_suite.contract.case import TIERS, Case
 
 from . import gpu_session
 from .session_checks import SessionChecks
@@ -41,6 +42,10 @@ def pytest_addoption(parser):
     group.addoption(
         "--case", action="append", default=[], metavar="ID", help="run only tests of the case with this id; repeatable"
     )
+    group.addoption(
+        "--tier", choices=TIERS, default="all", help="--tier=ci leaves out later ones; a test without a case is of ci"
+    )
+    group.addoption("--artifacts", type=Path, metavar="DIR", help="where failures and the environment are written")
 
 
 def pytest_configure(config):
@@ -147,6 +152,7 @@ def pytest_collection_modifyitems(config, items):
     kept = [item for item in items if _belongs(item.path, engine)]
     if engine == "gpu":
         kept = [item for item in kept if "device" in getattr(item, "fixturenames", ())]
+    kept = [item for item in kept if _tier_is_within(item, config.getoption("tier"))]
     if wanted:
         known = {case_id for item in kept for case_id in _case_ids(item)}
         checks.problems.update(f"NO SUCH CASE: {case_id}" for case_id in set(wanted) - known)
@@ -155,9 +161,18 @@ def pytest_collection_modifyitems(config, items):
     items[:] = kept
 
 
+def _tier_is_within(item, tier: str) -> bool:
+    cases = _cases(item)
+    return all(within(tier, case) for case in cases) if cases else tier != "smoke"
+
+
 def _case_ids(item) -> set[str]:
+    return {case.id for case in _cases(item)}
+
+
+def _cases(item) -> list[Case]:
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return {value.id for value in parameters if isinstance(value, Case)}
+    return [value for value in parameters if isinstance(value, Case)]
 
 
 def pytest_make_parametrize_id(val):

@@ -19,8 +19,8 @@ FAULTS: dict[str, str] = {
     "ROCm/aiter#3992": "A value midway between two codes takes the even one.",
     "FlashML-org/FreeToken#48": "What a card can do is asked for each card, each time, whatever was asked before.",
     "ROCm/vllm#1069": "Work follows blocks, not routes: a plan that pads more than another would is listed.",
-    "vllm-project/vllm#52383": "A replay of a graph reads the data of its own time, and nothing that an earlier one left.",
-    "flashinfer-ai/flashinfer#5221": "One call gives one output, whatever runs beside it and in whatever order routes lie.",
+    "vllm-project/vllm#52383": "A replay of a graph reads the data of its time, and nothing that another left.",
+    "flashinfer-ai/flashinfer#5221": "A call has one output, whatever runs beside it and however routes are ordered.",
     "triton-lang/triton#11831": "A test's worker sees one of the GPUs that were given to the job, and no other.",
     "vllm-project/vllm#45738": "An activation is the one that was named, with its alpha and its limit.",
 }

@@ -14,6 +14,7 @@ from nvfp4_suite.ci.leases import Busy, Lease, Placement, Slot
 
 from . import gpu_worker
 from .gpu_worker import Worker
+from .manifest import Manifest
 
 STARTS = 3  # workers that may end before they are ready, one after another on one device, until it counts as lost
 LEASES = pytest.StashKey[tuple[list[Lease], list[Busy]]]()
@@ -39,12 +40,12 @@ def start(config, problems: set[str]) -> None:
     except NoGpu as error:
         raise pytest.UsageError(f"--engine gpu {error}") from None
     config.pluginmanager.register(plugin, "gpu session")
+    config.pluginmanager.register(Manifest(config, plugin.slots[0].visible.device.capability, problems))
 
 
 def header(config) -> str:
     """As "2 x NVIDIA H200 (sm_90), driver 580.65.06, 8 workers, 33.8 GiB each"."""
-    plugin = config.pluginmanager.getplugin("gpu session")
-    slots = plugin.slots if isinstance(plugin, Controller) else [plugin.slot]
+    slots = config.pluginmanager.getplugin("gpu session").slots
     devices = {slot.visible.device.uuid: slot.visible.device for slot in slots}
     kind = gpus.kind_name(next(iter(devices.values())).kind)
     budgets = [slot.budget for slot in slots if slot.budget is not None]

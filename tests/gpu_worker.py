@@ -34,6 +34,7 @@ class Worker:
 
     def __init__(self, slot: Slot, *, alone: bool, limits: Path | None = None):
         self.slot = slot
+        self.slots = [slot]
         self.alone = alone
         self.limits = limits
         self.dead: str | None = None

@@ -30,7 +30,7 @@ def session(tmp_path):
     (tree / "tests" / "planted").mkdir()
     (tree / "tests" / "planted" / "__init__.py").touch()
 
-    def run(host: list[dict], source: str, *arguments: str, **environment: str):
+    def run(host: list[dict], source: str, *arguments: str, whole: bool = False, **environment: str):
         (tree / "tests" / "planted" / "test_planted.py").write_text(_SEEN + source)
         environment = {
             "FAKE_HOST": str(hosts.write(tmp_path / "host.json", host)),
@@ -38,7 +38,7 @@ def session(tmp_path):
             "PYTHONPATH": str(hosts.FAKES),
             "COLUMNS": "200",
         } | environment
-        return run_pytest("--engine", "gpu", *arguments, cwd=tree, **environment)
+        return run_pytest("--engine", "gpu", *arguments, *([] if whole else ["tests/planted"]), cwd=tree, **environment)
 
     def seen() -> list[list[str]]:
         return [line.split() for line in (tree / "seen").read_text().splitlines()]
@@ -99,7 +99,7 @@ import subprocess, sys
 def test_outer():
     if "INNER" in os.environ:
         return
-    command = [sys.executable, "-m", "pytest", "--engine", "gpu", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "--engine", "gpu", "-p", "no:cacheprovider", "tests/planted"]
     for outer, code in (("1", 0), ("0", 4)):
         child = subprocess.run(command, env=os.environ | {"INNER": "1", "CUDA_VISIBLE_DEVICES": outer})
         assert child.returncode == code
@@ -192,3 +192,35 @@ def test_a_device_that_starts_no_worker_is_given_up(session):
     assert child.returncode == 1
     assert "3 workers in a row ended before their first test" in child.stdout
     assert "CUDA calls GPU-9999 '0': set CUDA_DEVICE_ORDER=PCI_BUS_ID" in child.stdout + child.stderr
+
+
+_DUE = """
+from nvfp4_suite.cases.layers import ALL
+from nvfp4_suite.kernels.registry import KERNELS
+PAIRS = [(case, kernel) for kernel in KERNELS.values() for case in ALL if kernel.promise.takes(case)]
+LEFT = PAIRS[5]
+@pytest.mark.due
+@pytest.mark.parametrize(("case", "kernel"), [pair for pair in PAIRS if pair != LEFT])
+def test_due(case, kernel): pass
+def test_name():
+    with open("left", "w") as file:
+        print(LEFT[0].id, "by", LEFT[1].name, end="", file=file)
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_a_case_that_no_test_runs_is_untested(session, workers):
+    child = session(HOSTS["one"], _DUE, *workers, whole=True)
+    assert child.returncode == 1, child.stdout + child.stderr
+    left = (session.host.parent / "tree" / "left").read_text()
+    assert [line for line in child.stdout.splitlines() if line.startswith("UNTESTED")] == [f"UNTESTED: {left}"]
+    assert session(HOSTS["one"], _DUE).returncode == 0  # chosen by hand
+
+
+def test_what_is_due_goes_by_the_tier(session):
+    source = _DUE.replace("if pair != LEFT", "if pair[0].tier != 'all'")
+    child = session(HOSTS["one"], source, whole=True)
+    assert child.returncode == 1
+    assert "UNTESTED: orderfree-" in child.stdout
+    child = session(HOSTS["one"], source, "--tier=ci", whole=True)
+    assert child.returncode == 0, child.stdout
