@@ -4,8 +4,10 @@ import os
 
 from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.case import Case
+from nvfp4_suite.contract.kernel import Kernel
 from nvfp4_suite.contract.shapes import LayerShape as Shape
 from nvfp4_suite.kernels import decode
+from nvfp4_suite.kernels.registry import KERNELS
 from nvfp4_suite.kernels.variants import DEFAULT, VARIANTS
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # set by conftest before any test module is imported
@@ -58,3 +60,11 @@ def tokens_here(kernel: str, top_k: int) -> slice:
     """Those tokens of a layer's input, of no table, that this session runs through the kernel of that name."""
     few = INTERPRETED and kernel == decode.NAME
     return slice(DECODED_ROUTES // 2 // top_k if few else None)
+
+
+def kernels_here() -> list[Kernel]:
+    """The kernels that this session holds to what is every kernel's: those that run on its engine."""
+    if INTERPRETED:
+        return [one for one in KERNELS.values() if one.promise.interpreted and one.name not in COMPARED]
+    capability = gpus.current(0).capability
+    return [one for one in KERNELS.values() if capability in (one.promise.capabilities or [capability])]
