@@ -17,7 +17,7 @@ from nvfp4_suite.ci.due import within
 from nvfp4_suite.ci.environment import code_changing
 from nvfp4_suite.contract.case import TIERS, Case
 
-from . import gpu_session
+from . import failures, gpu_session
 from .session_checks import SessionChecks
 
 ENGINES = ("interpreter", "gpu", "compile", "peers")
@@ -60,6 +60,8 @@ def pytest_configure(config):
     config.pluginmanager.register(checks)
     if engine == "gpu":
         gpu_session.start(config, checks.problems)
+    elif config.getoption("artifacts"):
+        failures.start(config, [])
 
 
 def _refuse_environment(engine: str) -> None:
@@ -121,14 +123,14 @@ def pytest_configure_node(node):
 def pytest_report_header(config):
     engine = config.getoption("engine")
     parts = [f"engine: {engine}"]
+    if engine == "gpu":
+        return ", ".join([*parts, gpu_session.header(config)])
     if engine != "peers":
         import triton
 
         parts.append(f"triton {triton.__version__}")
     if engine != "compile":
         parts.append(f"torch {version('torch')}")  # not imported: a session that does not need it starts sooner
-    if engine == "gpu":
-        parts.append(gpu_session.header(config))
     return ", ".join(parts)
 
 

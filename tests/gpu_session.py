@@ -12,12 +12,13 @@ from nvfp4_suite.ci import gpus, leases
 from nvfp4_suite.ci.gpus import NoGpu
 from nvfp4_suite.ci.leases import Busy, Lease, Placement, Slot
 
-from . import gpu_worker
+from . import failures, gpu_worker
 from .gpu_worker import Worker
 from .manifest import Manifest
 
 STARTS = 3  # workers that may end before they are ready, one after another on one device, until it counts as lost
 LEASES = pytest.StashKey[tuple[list[Lease], list[Busy]]]()
+ENVIRONMENT = pytest.StashKey[str]()
 
 
 def auto_workers(config) -> int:
@@ -40,17 +41,17 @@ def start(config, problems: set[str]) -> None:
     except NoGpu as error:
         raise pytest.UsageError(f"--engine gpu {error}") from None
     config.pluginmanager.register(plugin, "gpu session")
-    config.pluginmanager.register(Manifest(config, plugin.slots[0].visible.device.capability, problems))
+    devices = list({slot.visible.device.uuid: slot.visible.device for slot in plugin.slots}.values())
+    config.pluginmanager.register(Manifest(config, devices[0].capability, problems))
+    config.stash[ENVIRONMENT] = failures.start(config, devices)
 
 
 def header(config) -> str:
-    """As "2 x NVIDIA H200 (sm_90), driver 580.65.06, 8 workers, 33.8 GiB each"."""
+    """As "torch 2.11.0+cu130, triton 3.8.0, ..., 2 x NVIDIA H200, 8 workers, 33.8 GiB each"."""
     slots = config.pluginmanager.getplugin("gpu session").slots
-    devices = {slot.visible.device.uuid: slot.visible.device for slot in slots}
-    kind = gpus.kind_name(next(iter(devices.values())).kind)
     budgets = [slot.budget for slot in slots if slot.budget is not None]
     memory = f", {min(budgets) / 2**30:.1f} GiB each" if budgets else ""
-    return f"{len(devices)} x {kind}, driver {gpus.driver_version()}, {len(slots)} workers{memory}"
+    return f"{config.stash[ENVIRONMENT]}, {len(slots)} workers{memory}"
 
 
 def _leases(config, most: int | None = None) -> list[Lease]:

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from nvfp4_suite.ci import gpus
+
 from . import hosts
 from .fake_host import pynvml
 
@@ -19,3 +21,10 @@ def host(monkeypatch, tmp_path):
         monkeypatch.setenv("FAKE_HOST", str(hosts.write(tmp_path / "host.json", gpus)))
 
     return use
+
+
+@pytest.fixture
+def host_of_two(host) -> list:
+    """The devices of a host with two H200."""
+    host(hosts.HOSTS["two"])
+    return gpus.discover()

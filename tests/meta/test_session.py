@@ -154,6 +154,19 @@ def test_a_case_that_does_not_exist_fails_the_session(session, workers):
     assert "NO SUCH CASE: no-such-case" in child.stdout
 
 
+def test_a_failure_of_a_case_is_kept_as_a_bundle(session, tmp_path):
+    source = """
+@pytest.mark.parametrize("case", CASES)
+def test_case(case): assert case.tokens == 1, "the fifth is wrong"
+"""
+    child = session(source, "--artifacts", str(tmp_path))
+    assert child.returncode == 1
+    (bundle,) = (tmp_path / "failures").iterdir()
+    assert f"python -m nvfp4_suite replay {bundle}" in child.stdout
+    assert "the fifth is wrong" in (bundle / "bundle.json").read_text() and (bundle / "inputs.safetensors").is_file()
+    assert "sources" in (tmp_path / "environment.json").read_text()
+
+
 # A skip is not a pass
 
 
