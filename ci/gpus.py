@@ -90,7 +90,7 @@ def _nvml():
     try:
         import pynvml  # of nvidia-ml-py
     except ImportError:
-        raise NoGpu("needs nvidia-ml-py to find the host's GPUs, but this Python has none") from None
+        raise NoGpu("needs a CUDA GPU, and nvidia-ml-py to find it, which this Python does not have") from None
     return pynvml
 
 

@@ -82,7 +82,7 @@ def test_the_gpu_engine_runs_device_tests_and_fails_without_a_gpu(session):
     import torch
 
     source = "def test_device(device): assert device == 'cuda'\ndef test_other(): assert False\n"
-    child = session(source, "--engine", "gpu")
+    child = session(source, "--engine", "gpu", "tests/planted")
     if torch.cuda.is_available():
         assert child.returncode == 0, child.stdout
         assert closing_line(child).startswith("1 passed, 1 deselected")
@@ -159,7 +159,7 @@ def test_a_failure_of_a_case_is_kept_as_a_bundle(session, tmp_path):
 @pytest.mark.parametrize("case", CASES)
 def test_case(case): assert case.tokens == 1, "the fifth is wrong"
 """
-    child = session(source, "--artifacts", str(tmp_path))
+    child = session(source, f"--artifacts={tmp_path}")
     assert child.returncode == 1
     (bundle,) = (tmp_path / "failures").iterdir()
     assert f"python -m nvfp4_suite replay {bundle}" in child.stdout
