@@ -5,11 +5,14 @@ import subprocess
 import sys
 
 import pytest
+import torch
 import triton
 
 from nvfp4_suite.ci import sanitizer
 from nvfp4_suite.ci.sanitizer import Finding, Known, findings, reported, verdict
 from nvfp4_suite.ci.sanitizer_control import ptx
+
+from .. import poison
 
 # As NVIDIA's manual shows them, and older releases wrote them.
 WRITE = """========= COMPUTE-SANITIZER
@@ -107,6 +110,14 @@ def test_a_tool_must_see_a_planted_fault_first(logs, code, says, tmp_path, capsy
 def test_without_the_tool_nothing_was_tested(tmp_path, capsys):
     assert sanitizer.run("memcheck", tmp_path, [], {"PATH": str(tmp_path)}) == 1
     assert "UNTESTED: memcheck: compute-sanitizer is not on the PATH" in capsys.readouterr().out
+
+
+def test_under_a_tool_an_allocation_ends_with_its_buffer(monkeypatch):
+    """Margins would be part of it, and a read of them no fault."""
+    monkeypatch.setattr(poison, "_MARGIN", 0)
+    with poison.poisoned_allocations():
+        out = torch.empty(64)
+    assert out.isnan().all() and out.untyped_storage().nbytes() == 64 * 4
 
 
 @pytest.mark.parametrize("tool", sanitizer.TOOLS)

@@ -24,12 +24,24 @@ def python_files(*folders: str) -> list[Path]:
 
 def copy(to: Path) -> Path:
     """A copy of the rooms and of the frame of tests/ in the new folder `to`, without any test."""
-    for folder in PACKAGE_DIR.values():
-        shutil.copytree(ROOT / folder, to / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    _copy_folders(to, *PACKAGE_DIR.values())
     for name in _FRAME:
         (to / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, to / name)
     return to
+
+
+def copy_all(to: Path) -> Path:
+    """A copy of the rooms and of all tests in the new folder `to`."""
+    _copy_folders(to, *PACKAGE_DIR.values(), "tests")
+    for name in _FRAME:
+        shutil.copy(ROOT / name, to / name)
+    return to
+
+
+def _copy_folders(to: Path, *folders: str) -> None:
+    for folder in folders:
+        shutil.copytree(ROOT / folder, to / folder, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def run_python(*arguments: str, cwd: Path, stdin: str = "", **environment: str) -> subprocess.CompletedProcess:
