@@ -8,6 +8,8 @@ from nvfp4_suite.ci import bundle, host
 from nvfp4_suite.ci.bundle import Bundle
 from nvfp4_suite.contract.case import Case
 
+MOST = 20  # bundles of one process: where more tests fail, they fail alike
+
 
 class Failures:
     """A pytest plugin, one per process, of sessions that have --artifacts."""
@@ -15,13 +17,15 @@ class Failures:
     def __init__(self, folder: Path, facts: dict):
         self.folder = folder
         self.facts = facts
+        self.written = 0
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(self, item, call):
         report = yield
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()
         cases = [value for value in values if isinstance(value, Case)]
-        if report.when == "call" and report.failed and cases:
+        if report.when == "call" and report.failed and cases and self.written < MOST:
+            self.written += 1
             kernel = next((value for value in values if hasattr(value, "promise")), None)
             report.sections.append(("bundle", self._write(report, cases[0], kernel)))
         return report

@@ -51,7 +51,8 @@ def header(config) -> str:
     slots = config.pluginmanager.getplugin("gpu session").slots
     budgets = [slot.budget for slot in slots if slot.budget is not None]
     memory = f", {min(budgets) / 2**30:.1f} GiB each" if budgets else ""
-    return f"{config.stash[ENVIRONMENT]}, {len(slots)} workers{memory}"
+    busy = len(config.stash[LEASES][1]) if LEASES in config.stash else 0
+    return f"{config.stash[ENVIRONMENT]}, {len(slots)} workers{memory}" + (f"; {busy} GPUs are others'" if busy else "")
 
 
 def _leases(config, most: int | None = None) -> list[Lease]:

@@ -64,6 +64,7 @@ class Worker:
         if self.slot.budget is not None:
             torch.cuda.set_per_process_memory_fraction(min(self.slot.budget / device.total, 1.0), 0)
 
+    @pytest.hookimpl(optionalhook=True)
     def pytest_timeout_set_timer(self, item, settings):
         """Before the timer of pytest-timeout, which goes on to set it."""
         if self.limits:

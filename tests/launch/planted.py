@@ -92,8 +92,8 @@ def test_a_stale_graph_input(device, monkeypatch):
 
 def test_out_of_memory(device):
     """What the card has, but not this worker alone."""
-    free, _ = torch.cuda.mem_get_info()
-    torch.empty(free * 8 // 10, dtype=torch.uint8, device=device)
+    _, total = torch.cuda.mem_get_info()
+    torch.empty(total * 8 // 10, dtype=torch.uint8, device=device)
 
 
 @pytest.mark.timeout(30)

@@ -18,38 +18,28 @@ WORDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def session(device, tmp_path_factory):
-    """The session's exit code, its output, and what failed, as {test: what was said of it}."""
-    folder = tmp_path_factory.mktemp("planted")
-    tree = copy_all(folder / "tree")
+@pytest.mark.timeout(400)
+def test_every_fault_fails_its_own_test_in_the_right_words_and_the_others_go_on(device, tmp_path):
+    tree, record = copy_all(tmp_path / "tree"), tmp_path / "junit.xml"
     (tree / "tests" / "planted").mkdir()
     (tree / "tests" / "planted" / "__init__.py").touch()
     (tree / "tests" / "planted" / "test_planted.py").write_text((ROOT / "tests" / "launch" / "planted.py").read_text())
-    arguments = ("--engine=gpu", "-n", "2", "--dist=worksteal", f"--junitxml={folder / 'junit.xml'}", "tests/planted")
-    leases = str(folder / "leases")  # this GPU is leased to the session that runs this test
+    arguments = ("--engine=gpu", "-n", "2", "--dist=worksteal", f"--junitxml={record}", "tests/planted")
+    leases = str(tmp_path / "leases")  # this GPU is leased to the session that runs this test
     child = run_pytest(*arguments, cwd=tree, NVFP4_SUITE_LEASES=leases)
-    return child.returncode, child.stdout + child.stderr, _failures(folder / "junit.xml")
+    output, found = child.stdout + child.stderr, _failures(record)
+    assert child.returncode == 1, output
+    assert set(found) == set(WORDS), output
+    assert {name: words for name, words in WORDS.items() if words not in found[name]} == {}, output
+    assert "8 passed" in output
+    assert "its worker ended, so that others go on: the CUDA context is dead" in output
 
 
 def _failures(path) -> dict[str, str]:
+    """What a JUnit record says of each test that failed."""
     found: dict[str, str] = defaultdict(str)
     for case in ET.parse(path).iter("testcase"):
         for one in (*case.iter("failure"), *case.iter("error")):
             name = case.get("name").rpartition("::")[2]
             found[name] += f"{one.get('message')}\n{one.text}\n"
     return found
-
-
-@pytest.mark.timeout(300)
-def test_every_fault_fails_its_own_test_and_the_others_go_on(session):
-    code, output, failures = session
-    assert code == 1, output
-    assert set(failures) == set(WORDS), output
-    assert "8 passed" in output
-    assert "its worker ended, so that others go on: the CUDA context is dead" in output
-
-
-@pytest.mark.parametrize("name", WORDS)
-def test_a_fault_is_said_in_the_right_words(name, session):
-    assert WORDS[name] in session[2][name]

@@ -100,13 +100,14 @@ def test_outer():
     if "INNER" in os.environ:
         return
     command = [sys.executable, "-m", "pytest", "--engine", "gpu", "-p", "no:cacheprovider", "tests/planted"]
-    for outer, code in (("1", 0), ("0", 4)):
+    for outer, code in (("0,1", 0), ("0", 4)):
         child = subprocess.run(command, env=os.environ | {"INNER": "1", "CUDA_VISIBLE_DEVICES": outer})
         assert child.returncode == code
 """
-    child = session(HOSTS["two"], source)
+    child = session(HOSTS["two"], source, "-s")
     assert child.returncode == 0, child.stdout + child.stderr
     assert [visible for _, visible, *_ in session.seen()] == ["GPU-0000-5a5a", "1"]
+    assert "1 workers, 139.0 GiB each; 1 GPUs are others'" in child.stdout
     child = session(HOSTS["two"], source.replace('"0", 4', '"0", 0'))
     assert child.returncode == 1
     assert "finds no free GPU: GPU 0 GPU-0000-5a5a is held by process" in child.stdout + child.stderr

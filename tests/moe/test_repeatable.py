@@ -96,7 +96,7 @@ print(*{digest(out) for out in outs})
 
 
 @pytest.mark.fault("flashinfer-ai/flashinfer#5221")
-@pytest.mark.parametrize("top_k", TOP_K)
+@pytest.mark.parametrize("top_k", TOP_K[:2])
 @every_kernel
 def test_fresh_processes_have_the_digest_of_this_one(kernel: Kernel, top_k: int, device):
     case = _case(kernel, top_k)
