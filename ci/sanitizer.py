@@ -96,7 +96,7 @@ def _unable(tool: str, artifacts: Path, env: dict[str, str]) -> list[str]:
     if not shutil.which("compute-sanitizer", path=env.get("PATH")):
         return [f"UNTESTED: {tool}: compute-sanitizer is not on the PATH; CUDA's toolkit has it"]
     planted = [sys.executable, "-m", "nvfp4_suite.ci.sanitizer_control", tool]
-    logs, _ = _under(tool, artifacts / "control", planted, env)
+    logs, _ = _under(tool, artifacts / "control", planted, env, seconds=300)
     if not any(findings(log) for log in logs.values()):
         said = " / ".join(line for log in logs.values() for line in log.splitlines()[:3])
         return [f"UNTESTED: {tool} does not see a planted fault on this host: {said or 'it wrote nothing'}"]
@@ -112,12 +112,21 @@ def _run(tool: str, artifacts: Path, rest: list[str], env: dict[str, str]) -> li
     return verdict(tool, logs, code)
 
 
-def _under(tool: str, folder: Path, command: list[str], env: dict[str, str]) -> tuple[dict[str, str], int]:
-    """Runs `command` and its children under `tool`; the logs by name, one a process, and the exit code."""
+def _under(
+    tool: str, folder: Path, command: list[str], env: dict[str, str], seconds: float | None = None
+) -> tuple[dict[str, str], int]:
+    """Runs `command` and its children under `tool`; the logs by name, one a process, and the exit code.
+
+    What takes longer than so many `seconds` is ended.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     paths = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     options = ["--tool", tool, "--target-processes", "all", "--report-api-errors", "no", "--print-limit", "1000"]
     options += ["--log-file", str(folder / "%p.log")]
-    child = subprocess.run(["compute-sanitizer", *options, *command], env=env | {"PYTHONPATH": paths}, cwd=ROOT)
-    return {path.name: path.read_text(errors="replace") for path in sorted(folder.iterdir())}, child.returncode
+    whole = ["compute-sanitizer", *options, *command]
+    try:
+        code = subprocess.run(whole, env=env | {"PYTHONPATH": paths}, cwd=ROOT, timeout=seconds).returncode
+    except subprocess.TimeoutExpired:
+        code = 1
+    return {path.name: path.read_text(errors="replace") for path in sorted(folder.iterdir())}, code
