@@ -67,7 +67,7 @@ def test_a_host_without_a_gpu_fails(host, capsys):
 
 
 @pytest.mark.parametrize(
-    ("asked", "tools"), [("--sanitize", sanitizer.TOOLS), ("--sanitize=racecheck", ("racecheck",))]
+    ("asked", "tools"), [("--sanitize", ["memcheck", "racecheck"]), ("--sanitize=racecheck", ["racecheck"])]
 )
 def test_each_tool_has_a_session_of_its_own(asked, tools, host, monkeypatch):
     host(HOSTS["one"])

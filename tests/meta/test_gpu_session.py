@@ -3,6 +3,8 @@
 tests/launch/test_planted.py tries the same faults on the GPU that is there.
 """
 
+import re
+
 import pytest
 
 from ..ci import hosts
@@ -216,6 +218,13 @@ def test_a_case_that_no_test_runs_is_untested(session, workers):
     left = (session.host.parent / "tree" / "left").read_text()
     assert [line for line in child.stdout.splitlines() if line.startswith("UNTESTED")] == [f"UNTESTED: {left}"]
     assert session(HOSTS["one"], _DUE).returncode == 0  # chosen by hand
+
+
+def test_a_case_that_is_skipped_has_not_run(session):
+    source = _DUE.replace("def test_due(case, kernel): pass", "def test_due(case, kernel): pytest.skip('no')")
+    child = session(HOSTS["one"], source, whole=True)
+    assert child.returncode == 1
+    assert re.search(r"UNTESTED: \d+ more of the \d+ cases by kernel that are due on this GPU", child.stdout)
 
 
 def test_what_is_due_goes_by_the_tier(session):
