@@ -8,9 +8,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from nvfp4_suite.ci import sanitizer
+
 # Bytes on either side; a multiple of 16, so that buffers stay aligned. None under a sanitizer, which sees where an
 # allocation ends, and would take an access of them for one of the buffer.
-_MARGIN = 0 if os.environ.get("NVFP4_SUITE_SANITIZER") else 256
+_MARGIN = 0 if os.environ.get(sanitizer.VARIABLE) else 256
 _CANARY = 0xA5
 
 
