@@ -3,8 +3,10 @@
 import gc
 import os
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -13,7 +15,7 @@ from nvfp4_suite.ci.gpus import Device, NoGpu, Visible
 from nvfp4_suite.ci.leases import Slot
 
 DEAD = "dead CUDA context"  # the section of a report that says so
-EXIT_CODE = 86  # of a worker that ends for this reason
+EXIT_CODE = 86  # of a worker that ends for this reason, or with its session
 
 
 def to_plain(slot: Slot) -> dict:
@@ -40,6 +42,8 @@ class Worker:
         self.dead: str | None = None
         self.failed = False
         self._lock = None if alone else slot.hold()
+        if not alone:
+            Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
         os.environ[CHOOSES_GPUS] = slot.visible.spelling
         try:
             self._start_cuda()
@@ -109,6 +113,13 @@ class Worker:
         if self.failed:
             self.failed = False
             _forget_the_last_failure()
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process soon after its session, which may be killed: the GPU is for others then."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(EXIT_CODE)
 
 
 def _broken() -> str | None:

@@ -4,6 +4,8 @@ tests/launch/test_planted.py tries the same faults on the GPU that is there.
 """
 
 import re
+import signal
+import time
 
 import pytest
 
@@ -113,6 +115,15 @@ def test_outer():
     child = session(HOSTS["two"], source.replace('"0", 4', '"0", 0'))
     assert child.returncode == 1
     assert "finds no free GPU: GPU 0 GPU-0000-5a5a is held by process" in child.stdout + child.stderr
+
+
+def test_workers_end_soon_after_a_session_that_is_killed(session):
+    source = "def test_killer(): os.kill(os.getppid(), 9); time.sleep(100)\ndef test_other(): time.sleep(100)\n"
+    start = time.monotonic()
+    child = session(HOSTS["one"], source, "-n", "2")  # returns when the last of them has let go of its output
+    assert child.returncode == -signal.SIGKILL
+    assert time.monotonic() - start < 60
+    assert session(HOSTS["one"], "def test_one(): pass\n").returncode == 0
 
 
 def failures(child) -> dict[str, list[str]]:
