@@ -1,5 +1,6 @@
 """Every failure of a case as a bundle on disk, and what the session's results depend on beside them."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -58,5 +59,12 @@ def start(config, devices: list) -> str:
     if artifacts:
         config.pluginmanager.register(Failures(artifacts / "failures", facts))
         if not hasattr(config, "workerinput"):
+            _remove_bundles(artifacts / "failures")
             host.write(artifacts, facts)
     return host.line(facts)
+
+
+def _remove_bundles(folder: Path) -> None:
+    """Those of an earlier session; nothing else that lies there."""
+    for old in folder.glob("*/bundle.json"):
+        shutil.rmtree(old.parent)

@@ -165,6 +165,8 @@ def test_case(case): assert case.tokens == 1, "the fifth is wrong"
     assert f"python -m nvfp4_suite replay {bundle}" in child.stdout
     assert "the fifth is wrong" in (bundle / "bundle.json").read_text() and (bundle / "inputs.safetensors").is_file()
     assert "sources" in (tmp_path / "environment.json").read_text()
+    session("def test_good(): pass\n", f"--artifacts={tmp_path}")
+    assert not list((tmp_path / "failures").iterdir()), "that of an earlier session is left"
 
 
 # A skip is not a pass
