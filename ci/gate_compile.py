@@ -48,7 +48,12 @@ def arch_name(capability: Capability) -> str:
 
 
 def compile_launch(launch: Launch, capability: Capability) -> Facts:
-    """Compiles `launch` for `capability` in this process, which an assertion inside the compiler can end.
+    """The facts of `launch`, compiled for `capability` in this process; raises what `compiled` raises."""
+    return _facts(compiled(launch, capability), 10 * capability[0] + capability[1])
+
+
+def compiled(launch: Launch, capability: Capability):
+    """Triton's compiled kernel of `launch` for `capability`; an assertion inside the compiler can end this process.
 
     Raises GateError if the environment changes what is compiled, if the launch does not fit its function, or with the
     compiler's last line if it does not compile.
@@ -69,12 +74,11 @@ def compile_launch(launch: Launch, capability: Capability) -> Facts:
     target = GPUTarget("cuda", 10 * capability[0] + capability[1], 32)
     options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "enable_fp_fusion": launch.fp_fusion}
     try:
-        compiled = triton.compile(source, target=target, options=options)
+        return triton.compile(source, target=target, options=options)
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("Repro command")]
         last = lines[-1].strip() if lines else type(error).__name__
         raise GateError(f"{launch.label} on {arch_name(capability)} does not compile, but should: {last}") from error
-    return _facts(compiled, target.arch)
 
 
 def _check_arguments(launch: Launch, function) -> None:

@@ -14,7 +14,9 @@ from ..contract.shapes import CHECKPOINTS, LayerShape
 from ..kernels.launch import Launch
 from ..kernels.linear_plan import SPLITS, plan_linear
 from ..kernels.plan import plan_layer
+from ..kernels.pointwise import quantize
 from ..kernels.variants import DEFAULT, VARIANTS
+from ..kernels.w4a4 import NATIVE
 from .gate_compile import Capability, Facts, GateError, arch_name, compile_in_child, compile_launch
 
 __all__ = [
@@ -46,6 +48,17 @@ SAMPLES: tuple[tuple[int, LayerShape, str, str], ...] = (  # tokens, shape, dtyp
     (4096, RAGGED, "bf16", "gate_up"),
 )
 
+# Of W4A4, likewise: all blocks, kinds of K, dtypes, activations, weighted and not, and down both ways.
+W4A4_SAMPLES: tuple[tuple[int, LayerShape, str, str, bool, str], ...] = (
+    (1, SHAPES[0], "bf16", "silu", False, "prefill_w4a4"),
+    (512, RAGGED, "fp16", "gelu", True, "prefill_w4a4"),
+    (4096, SHAPES[0], "fp16", "gelu_tanh", True, "prefill_w4a4_atomic"),
+    (4096, RAGGED, "bf16", "swigluoai", False, "prefill_w4a4_atomic"),
+    (1, RAGGED, "fp16", "swigluoai", True, "prefill_w4a4_native"),
+    (4096, SHAPES[0], "bf16", "gelu", False, "prefill_w4a4_native"),
+    (512, SHAPES[0], "bf16", "silu", False, "prefill_w4a4_native"),
+)
+
 # Of a linear layer: rows for the GEMV and for both blocks; K that is cut wide, narrow, and ragged.
 LINEAR_ROWS, LINEAR_K = (1, 16, 64), (4096, 640, 272)
 
@@ -56,8 +69,8 @@ def launches() -> tuple[tuple[Capability, Launch], ...]:
 
     An architecture gets what the plans of its own GPUs choose and, because a GPU that the catalog does not know runs
     it, the portable plan. Both cross SHAPES (its own also RAGGED and LONG), TOKENS, dtypes, activations and
-    weight_on_input. Of the variants that are kept for comparison it gets SAMPLES, and of the linear layer its own GPUs'
-    plans alone: the portable plan's loops are those of the layers.
+    weight_on_input. Of the variants that are kept for comparison it gets SAMPLES, of W4A4 W4A4_SAMPLES, and of the
+    linear layer its own GPUs' plans alone: the portable plan's loops are those of the layers.
     """
     found: dict[tuple[Capability, Launch], tuple[Capability, Launch]] = {}
     portable = _planned(PORTABLE, SHAPES) + _decode(PORTABLE, SHAPES)
@@ -67,7 +80,7 @@ def launches() -> tuple[tuple[Capability, Launch], ...]:
         shapes = (*SHAPES, RAGGED, LONG)
         own = [launch for gpu in gpus for launch in _planned(gpu, shapes) + _decode(gpu, shapes)]
         others = [replace(launch, instruction=launch.instruction and instruction) for launch in portable]
-        rest = [launch for gpu in gpus for launch in _samples(gpu) + _linear(gpu)]
+        rest = [launch for gpu in gpus for launch in _samples(gpu) + _w4a4(gpu) + _linear(gpu)]
         for launch in own + others + rest:
             found.setdefault((capability, replace(launch, stage="")), (capability, launch))
     return tuple(found.values())
@@ -93,6 +106,17 @@ def _samples(gpu: Gpu) -> list[Launch]:
         if name != DEFAULT
         for tokens, shape, dtype, stage in SAMPLES
     ]
+
+
+def _w4a4(gpu: Gpu) -> list[Launch]:
+    plans = (
+        plan_layer(
+            gpu, shape, tokens, dtype=dtype, activation=name, weight_on_input=weigh, input_scales=True, kernel=kernel
+        )
+        for tokens, shape, dtype, name, weigh, kernel in W4A4_SAMPLES
+    )
+    plans = [plan for plan in plans if plan.kernel != NATIVE or plan.launch("gate_up").constexpr("NATIVE")]
+    return [launch for plan in plans for launch in plan.launches] + [quantize(dtype, "128x4") for dtype in DTYPES]
 
 
 def _decode(gpu: Gpu, shapes: tuple[LayerShape, ...]) -> list[Launch]:
@@ -146,7 +170,7 @@ def check(facts: Facts, launch: Launch, capability: Capability) -> None:
     """
     arch, limit = arch_name(capability), ARCHITECTURES[capability].shared_memory
     kinds = sorted({instruction.split(" ")[0] for instruction in facts.instructions})
-    expected = [launch.instruction] if launch.instruction else []
+    expected, _, name = (launch.instruction or "").partition(" ")
     wrong = []
     if not facts.cubin_bytes:
         wrong.append("there is no cubin, but should be one")
@@ -154,8 +178,8 @@ def check(facts: Facts, launch: Launch, capability: Capability) -> None:
         wrong.append(f"the target is {facts.target}, but should be {arch}")
     if facts.shared_bytes > limit:
         wrong.append(f"shared memory is {facts.shared_bytes:,} bytes, but should be at most {limit:,}")
-    if kinds != expected:
-        found, wanted = " and ".join(kinds) or "none", launch.instruction or "none"
+    if kinds != ([expected] if expected else []) or not all(name in one for one in facts.instructions):
+        found, wanted = " and ".join(facts.instructions if name else kinds) or "none", launch.instruction or "none"
         wrong.append(f"the matrix instruction is {found}, but should be {wanted}")
     if facts.stack_bytes:
         wrong.append(f"the stack is {facts.stack_bytes:,} bytes a thread (spilled registers), but should be 0")

@@ -1,6 +1,6 @@
 """ExpertBanks: the tensors of one expert layer, validated on construction."""
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from .shapes import LayerShape
@@ -37,7 +37,7 @@ class ExpertBanks:
             raise ValueError(f"{missing}_input_scale is None, but should be given: the other input scale is")
         _check_dtypes(self)
         _check_shapes(self)
-        _check_layout(self)
+        check_layout(self.tensors())
 
     @property
     def experts(self) -> int:
@@ -55,18 +55,26 @@ class ExpertBanks:
     def device(self):
         return self.gate_up_packed.device
 
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """What a kernel must take to serve them, best first, as in `Promise.formats`."""
+        return ("w4a16",) if self.gate_up_input_scale is None else ("w4a4", "w4a16")
+
     def layer_shape(self, top_k: int) -> LayerShape:
         return LayerShape(self.experts, top_k, self.hidden, self.intermediate)
 
     def to(self, device) -> "ExpertBanks":
         """The same banks on `device`."""
-        return ExpertBanks(**{name: tensor.to(device) for name, tensor in _present(self)})
+        return ExpertBanks(**{name: tensor.to(device) for name, tensor in self.tensors()})
 
+    def without_input_scales(self) -> "ExpertBanks":
+        """The same banks for kernels that leave the activations alone."""
+        return replace(self, gate_up_input_scale=None, down_input_scale=None)
 
-def _present(banks: ExpertBanks) -> list[tuple[str, "Tensor"]]:
-    """The required fields, and the optional ones that are there, by name."""
-    values = [(f, getattr(banks, f.name)) for f in fields(banks)]
-    return [(f.name, value) for f, value in values if value is not None or f.default is MISSING]
+    def tensors(self) -> list[tuple[str, "Tensor"]]:
+        """The required fields, and the optional ones that are there, by name."""
+        values = [(f, getattr(self, f.name)) for f in fields(self)]
+        return [(f.name, value) for f, value in values if value is not None or f.default is MISSING]
 
 
 def _check_dtypes(banks: ExpertBanks) -> None:
@@ -78,7 +86,7 @@ def _check_dtypes(banks: ExpertBanks) -> None:
         "global": torch.float32,
         "scale": torch.float8_e4m3fn,
     }
-    for name, tensor in _present(banks):
+    for name, tensor in banks.tensors():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} is a {type(tensor).__name__}, but should be a torch.Tensor")
         wanted = next(dtype for suffix, dtype in by_suffix.items() if name.endswith(suffix))
@@ -110,15 +118,17 @@ def _check_shapes(banks: ExpertBanks) -> None:
         "gate_up_input_scale": (experts,),
         "down_input_scale": (experts,),
     }
-    for name, tensor in _present(banks):
+    for name, tensor in banks.tensors():
         if tuple(tensor.shape) != wanted[name]:
             raise ValueError(f"{name} has shape {_shape(tensor)}, but should be {list(wanted[name])}")
 
 
-def _check_layout(banks: ExpertBanks) -> None:
-    for name, tensor in _present(banks):
-        if tensor.device != banks.device:
-            raise ValueError(f"{name} is on {tensor.device}, but should be on {banks.device} like gate_up_packed")
+def check_layout(tensors: list[tuple[str, "Tensor"]]) -> None:
+    """All on the device of the first, contiguous and 16-byte aligned; ValueError names the one that is not."""
+    first, device = tensors[0][0], tensors[0][1].device
+    for name, tensor in tensors:
+        if tensor.device != device:
+            raise ValueError(f"{name} is on {tensor.device}, but should be on {device} like {first}")
         if not tensor.is_contiguous():
             raise ValueError(f"{name} has strides {list(tensor.stride())}, but should be contiguous")
         if tensor.data_ptr() % 16:

@@ -12,7 +12,7 @@ from ..contract.case import torch_dtype
 from .launch import Launch
 from .plan import LayerPlan
 
-_VIEWS = {"*u8": torch.uint8, "*i32": torch.int32}
+_VIEWS = {"*u8": torch.uint8, "*i32": torch.int32, "*fp8e4nv": torch.float8_e4m3fn}
 
 
 def plain(tensor: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def dtype_name(hidden_states: Tensor) -> str:
 
 
 def as_declared(launch: Launch, name: str, tensor: Tensor) -> Tensor:
-    """`tensor` as `launch` declares its argument `name`: block scales perhaps as bytes, packed weights as words."""
+    """`tensor` as `launch` declares its argument `name`: block scales as e4m3 or bytes, packed weights as words."""
     kind = dict(launch.arguments)[name]
     return tensor.view(_VIEWS[kind]) if kind in _VIEWS else tensor
 

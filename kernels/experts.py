@@ -10,10 +10,11 @@ from torch import Tensor
 
 from ..contract import gpu_names, gpus
 from ..contract.banks import ExpertBanks
-from . import prefill
+from . import prefill, w4a4_layer
 from .arguments import as_declared, check_plan, check_tensors, dtype_name, plain, positive
 from .launch import Launch, start
 from .plan import LayerPlan, plan_layer
+from .w4a4_layer import Scales
 
 
 def fused_experts(
@@ -27,13 +28,15 @@ def fused_experts(
     activation_limit: float = 7.0,
     weight_on_input: bool = False,
     kernel: str = "auto",
+    scales: Scales | None = None,
 ) -> Tensor:
     """The expert layer on the tensors' own GPU: [T, H] in the dtype of `hidden_states`.
 
     `hidden_states` [T, H] bf16 or fp16; `topk_weights` f32 and `topk_ids` i32 [T, top_k]; an id outside [0, E) adds
-    nothing. `activation_alpha` and `activation_limit` are swigluoai's. CPU tensors run in Triton's interpreter under
-    the portable plan, once ci/interpreter.py has repaired it. Raises TypeError or ValueError, naming the argument,
-    before anything is launched.
+    nothing. `activation_alpha` and `activation_limit` are swigluoai's. `scales`: Scales.of(banks), which W4A4 needs;
+    None computes them in this call, waiting for the GPU. CPU tensors run in Triton's interpreter under the portable
+    plan, once ci/interpreter.py has repaired it. Raises TypeError or ValueError, naming the argument, before anything
+    is launched.
     """
     check_tensors(hidden_states, banks, topk_weights, topk_ids)
     plan = plan_layer(
@@ -47,7 +50,7 @@ def fused_experts(
         input_scales=banks.gate_up_input_scale is not None,
         kernel=kernel,
     )
-    options = {"activation_alpha": activation_alpha, "activation_limit": activation_limit}
+    options = {"activation_alpha": activation_alpha, "activation_limit": activation_limit, "scales": scales}
     return run(plan, hidden_states, banks, topk_weights, topk_ids, **options)
 
 
@@ -83,6 +86,7 @@ def run(
     *,
     activation_alpha: float = 1.702,
     activation_limit: float = 7.0,
+    scales: Scales | None = None,
 ) -> Tensor:
     """Runs `plan`, also one made for another GPU, on the tensors that `fused_experts` describes.
 
@@ -96,27 +100,49 @@ def run(
         return torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
     x, weights, ids = (plain(tensor) for tensor in (hidden_states, topk_weights, topk_ids))
     with torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext():
-        return _layer(plan, x, banks, weights, ids, alpha, limit)
+        if plan.launch("quantize") and scales is None:
+            scales = Scales.of(banks)
+        return _layer(plan, x, banks, weights, ids, alpha, limit, scales)
 
 
 def _layer(
-    plan: LayerPlan, x: Tensor, banks: ExpertBanks, weights: Tensor, ids: Tensor, alpha: float, limit: float
+    plan: LayerPlan,
+    x: Tensor,
+    banks: ExpertBanks,
+    weights: Tensor,
+    ids: Tensor,
+    alpha: float,
+    limit: float,
+    scales: Scales | None,
 ) -> Tensor:
     """The plan's launches, in order, on contiguous and aligned tensors."""
     routed = routed_by(plan, weights, ids)
-    routing = {"topk_ids": ids, "experts": banks.experts}
-    rows = x
+    rows, sum_routes = x, plan.launch("sum_routes")
     if weigh := plan.launch("weigh_input"):
         rows = x.new_empty(ids.numel(), banks.hidden)
         by_columns(weigh, x=x, topk_weights=weights, out=rows, top_k=ids.shape[1])
-    gate_up_banks = (banks.gate_up_packed, banks.gate_up_scale, banks.gate_up_global)
-    gate_up = gemm(plan.launch("gate_up"), rows, *gate_up_banks, *routed)
-    act = x.new_empty(ids.numel(), banks.intermediate)
-    by_columns(plan.launch("activation"), gate_up=gate_up, out=act, alpha=alpha, limit=limit, **routing)
-    down = gemm(plan.launch("down"), act, banks.down_packed, banks.down_scale, banks.down_global, *routed)
+    if plan.launch("quantize"):
+        limits = {"activation_alpha": alpha, "activation_limit": limit}
+        out_rows = ids.numel() if sum_routes else len(x)
+        down = w4a4_layer.run_experts(plan, rows, banks, scales, routed, out_rows, **limits)
+    else:
+        down = _w4a16_experts(plan, rows, banks, routed, ids, alpha, limit)
+    if not sum_routes:  # by atomics already
+        return down
     out = torch.empty_like(x)
-    by_columns(plan.launch("sum_routes"), route_out=down, out=out, top_k=ids.shape[1], **routing)
+    by_columns(sum_routes, route_out=down, out=out, top_k=ids.shape[1], topk_ids=ids, experts=banks.experts)
     return out
+
+
+def _w4a16_experts(
+    plan: LayerPlan, x: Tensor, banks: ExpertBanks, routed: tuple[int, dict], ids: Tensor, alpha: float, limit: float
+) -> Tensor:
+    """The GEMMs and the activation between them: [R, H], a row per route."""
+    gate_up_banks = (banks.gate_up_packed, banks.gate_up_scale, banks.gate_up_global)
+    gate_up = gemm(plan.launch("gate_up"), x, *gate_up_banks, *routed)
+    act, routing = x.new_empty(ids.numel(), banks.intermediate), {"topk_ids": ids, "experts": banks.experts}
+    by_columns(plan.launch("activation"), gate_up=gate_up, out=act, alpha=alpha, limit=limit, **routing)
+    return gemm(plan.launch("down"), act, banks.down_packed, banks.down_scale, banks.down_global, *routed)
 
 
 def routed_by(plan: LayerPlan, weights: Tensor, ids: Tensor) -> tuple[int, dict]:

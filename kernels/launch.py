@@ -11,7 +11,8 @@ class Launch:
     `stage` is its place in the layer. `kernel` is "module.function" in kernels.device. `arguments` are the run-time
     arguments in order, each with its Triton type ("*bf16", "*u8", "*fp8e4nv", "*i32", "i32", "fp32"); `divisible` names
     those that are declared divisible by 16 (addresses or values). `instruction` is the matrix instruction that must
-    come out of the compiler on the GPU this was planned for, None where the kernel has no dot.
+    come out of the compiler on the GPU this was planned for, perhaps with a part of its name ("mma.sync
+    kind::mxf4nvf4"), None where the kernel has no dot.
     """
 
     stage: str

@@ -7,14 +7,14 @@ from ..contract.gpu_names import has_known_name, speed_class
 from ..contract.gpus import PORTABLE, Gpu, architecture, is_known
 from ..contract.kernel import ACTIVATIONS, DTYPES
 from ..contract.shapes import LayerShape
-from . import decode, padding, prefill
+from . import decode, padding, prefill, w4a4
 from .launch import Launch
 from .tiles import Tile, least_tile, most_block_m, shared_memory
 from .tuning import for_gemm, steps_of, tuning_of
 from .variants import DEFAULT, VARIANTS, WORD_K, Variant
 
 TRITONS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
-KERNELS = ("auto", "prefill", *VARIANTS, "decode", decode.NAME)
+KERNELS = ("auto", "prefill", *VARIANTS, "decode", decode.NAME, "w4a4", *w4a4.FORMS)
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,10 @@ def plan_layer(
         if override is not None:
             raise ValueError(f"override is {override}, but should be None for {kernel}, which has no such tile")
         return _decode(*layer, options, f"as asked, {gpu.name}")
+    if kernel in ("w4a4", *w4a4.FORMS):
+        if not input_scales or override is not None:
+            raise ValueError(_why_no_w4a4(kernel, input_scales, override))
+        return _w4a4(*layer, options, triton, kernel)
     tokens_per_expert = tokens * shape.top_k / shape.experts
     if kernel == "auto" and override is None and 0 < tokens_per_expert <= tuning_of(gpu).decode_up_to:
         return _decode(*layer, options, f"{tokens_per_expert:.3g} tokens per expert, {_card(gpu)}")
@@ -108,6 +112,27 @@ def _card(gpu: Gpu) -> str:
         return gpu.name if gpu == PORTABLE else f"{gpu.name} (unknown architecture, portable plan)"
     card = f"{speed_class(gpu).name} sm_{gpu.capability[0]}{gpu.capability[1]}"
     return card if has_known_name(gpu) else f'{card} ("{gpu.name}" is no known name)'
+
+
+def _w4a4(gpu: Gpu, shape: LayerShape, tokens: int, options: Options, triton: str, kernel: str) -> LayerPlan:
+    is_native = w4a4.is_native(gpu, triton)
+    name = (w4a4.NATIVE if is_native else w4a4.DEFAULT) if kernel == "w4a4" else kernel
+    if tokens == 0:
+        return LayerPlan(name, shape, tokens, options[0], (), "no tokens: nothing to launch")
+    tokens_per_expert = tokens * shape.top_k / shape.experts
+    form = w4a4.FORMS[name]
+    without = ", decoded (no FP4 instruction here)" if form.native and not is_native else ""
+    form = replace(form, native=form.native and is_native)
+    tiles = w4a4.tiles(shape, form, tokens_per_expert)
+    launches = w4a4.launches(gpu, shape, form, tiles, *options)
+    reason = f"{tokens_per_expert:.3g} tokens per expert, {_card(gpu)}: block {tiles[0].block_m}{without}"
+    return LayerPlan(name, shape, tokens, options[0], launches, reason)
+
+
+def _why_no_w4a4(kernel: str, input_scales: bool, override: Tile | None) -> str:
+    if not input_scales:
+        return f"input_scales is {input_scales}, but should be True for {kernel}: it quantizes activations with them"
+    return f"override is {override}, but should be None for {kernel}, which has tiles of its own"
 
 
 def _without_words(shape: LayerShape, variant: Variant, tiles: tuple[Tile, Tile]) -> str:

@@ -1,10 +1,14 @@
-"""The launches around the GEMMs, the same in every form of the layer: weights on the input, activation, sum. Pure."""
+"""The launches around the GEMMs, the same in every form of the layer: weights on the input, quantizer, activation, sum.
+
+Pure.
+"""
 
 from functools import cache
 
 from .launch import Launch, declare
 
 COLUMN_BLOCK = 512
+QUANTIZED_ROWS, QUANTIZED_COLUMNS = 16, 256  # two blocks of 16 for each thread of 4 warps
 
 
 @cache
@@ -28,3 +32,11 @@ def activation(dtype: str, name: str) -> Launch:
 def sum_routes(dtype: str) -> Launch:
     arguments = f"route_out: *{dtype}, topk_ids: *i32, out: *{dtype}, columns: i32, top_k: i32, experts: i32"
     return declare("sum_routes", "pointwise.sum_routes", arguments, "columns", {"BLOCK": COLUMN_BLOCK})
+
+
+@cache
+def quantize(dtype: str, layout: str = "linear") -> Launch:
+    """Activations of `dtype` to NVFP4; `layout` of the block scales: "linear" or "128x4"."""
+    arguments = f"x: *{dtype}, stored: *fp32, packed: *u8, scale: *u8, rows: i32, columns: i32"
+    sizes = {"BLOCK_M": QUANTIZED_ROWS, "BLOCK_K": QUANTIZED_COLUMNS, "SWIZZLED": layout == "128x4"}
+    return declare("quantize", "quantize.quantize_rows", arguments, "columns", sizes)

@@ -31,7 +31,7 @@ def launches(
     """
     gate_up, down = tiles
     return (
-        *_routing(shape.experts, gate_up.block_m),
+        *routing(shape.experts, gate_up.block_m),
         *([pointwise.weigh_input(dtype)] if weight_on_input else []),
         _gemm("gate_up", gpu, variant, dtype, gate_up, shape.hidden, weighted=False),
         pointwise.activation(dtype, activation),
@@ -41,7 +41,7 @@ def launches(
 
 
 @cache
-def _routing(experts: int, block_m: int) -> tuple[Launch, ...]:
+def routing(experts: int, block_m: int) -> tuple[Launch, ...]:
     padded_experts = max(512, 1 << (experts - 1).bit_length())  # one binary for every layer of up to 512 experts
     return (
         declare(

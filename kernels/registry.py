@@ -1,6 +1,6 @@
 """Our kernels as Kernel entries: the only way in for layer tests, goldens, benchmarks and mutants."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -9,6 +9,8 @@ from ..contract.kernel import Kernel, Promise
 from . import decode
 from .experts import fused_experts
 from .variants import VARIANTS
+from .w4a4 import FORMS, NATIVE_TRITONS
+from .w4a4_layer import Scales
 
 
 @dataclass(frozen=True)
@@ -31,4 +33,34 @@ class PlannedKernel:
         return fused_experts(hidden_states, prepared, topk_weights, topk_ids, kernel=self.name, **options)
 
 
-KERNELS: dict[str, Kernel] = {kernel.name: kernel for kernel in map(PlannedKernel, (*VARIANTS, decode.NAME))}
+@dataclass(frozen=True)
+class W4A4Kernel(PlannedKernel):
+    """A W4A4 kernel: beside the banks, which need input scales, it keeps the alphas and global scales made of them."""
+
+    def prepare(self, banks: ExpertBanks) -> tuple[ExpertBanks, Scales]:
+        return banks, Scales.of(banks)
+
+    def run(
+        self,
+        prepared: tuple[ExpertBanks, Scales],
+        hidden_states: Tensor,
+        topk_weights: Tensor,
+        topk_ids: Tensor,
+        **options,
+    ) -> Tensor:
+        banks, scales = prepared
+        return super().run(banks, hidden_states, topk_weights, topk_ids, scales=scales, **options)
+
+
+def _w4a4(name: str) -> W4A4Kernel:
+    """The interpreter has no atomics on bf16, and not in every release a native dot."""
+    promise, form = Promise(formats=("w4a4",), rounding="w4a4"), FORMS[name]
+    if form.atomic:
+        promise = replace(promise, rounding="w4a4_atomic", repeatable=False, interpreted=False)
+    if form.native:
+        promise = replace(promise, capabilities=tuple(NATIVE_TRITONS), interpreted=False)
+    return W4A4Kernel(name, promise)
+
+
+_KERNELS = (*map(PlannedKernel, (*VARIANTS, decode.NAME)), *map(_w4a4, FORMS))
+KERNELS: dict[str, Kernel] = {kernel.name: kernel for kernel in _KERNELS}

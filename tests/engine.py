@@ -2,11 +2,12 @@
 
 import os
 
+from nvfp4_suite.cases.layers import ATOMICS
 from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.case import Case
 from nvfp4_suite.contract.kernel import Kernel
 from nvfp4_suite.contract.shapes import LayerShape as Shape
-from nvfp4_suite.kernels import decode
+from nvfp4_suite.kernels import decode, w4a4
 from nvfp4_suite.kernels.registry import KERNELS
 from nvfp4_suite.kernels.variants import DEFAULT, VARIANTS
 
@@ -31,6 +32,9 @@ COMPARED_CASES = (
 # routes has programs of its own. Its larger cases are left to a GPU: a route more is nothing new to it.
 DECODED_ROUTES = 12
 
+# Our W4A4 kernels take the interpreter long: the cases that it leaves to a GPU. The table W4A4 has the like of them.
+LEFT_TO_GPU = tuple(case for case in ATOMICS if case.format == "w4a4")
+
 
 def on_gpu(values: list) -> list:
     """`values` for a GPU; none of them for the interpreter, where they would take minutes."""
@@ -47,24 +51,32 @@ def can_run_here(gpu: gpus.Gpu) -> bool:
     return INTERPRETED or not gpus.architecture(gpu).native_e4m3 or gpus.architecture(gpus.current(0)).native_e4m3
 
 
-def runs_here(kernel: str, case: Case | None = None) -> bool:
-    """Whether this session runs `case` (None: one of no table) through the kernel of that name."""
-    if not INTERPRETED:
-        return True
+def can_run(kernel: Kernel) -> bool:
+    """Whether this session's engine can run `kernel` at all."""
+    if INTERPRETED:
+        return kernel.promise.interpreted
+    return kernel.promise.capabilities is None or gpus.current(0).capability in kernel.promise.capabilities
+
+
+def runs_here(kernel: Kernel, case: Case | None = None) -> bool:
+    """Whether this session runs `case` (None: one of no table) through `kernel`."""
+    return can_run(kernel) and (not INTERPRETED or _is_interpreted(kernel.name, case))
+
+
+def _is_interpreted(kernel: str, case: Case | None) -> bool:
     if kernel == decode.NAME:
         return case is None or case.tokens * case.shape.top_k <= DECODED_ROUTES
+    if kernel in w4a4.FORMS:
+        return case not in LEFT_TO_GPU
     return kernel not in COMPARED or case in COMPARED_CASES
 
 
-def tokens_here(kernel: str, top_k: int) -> slice:
-    """Those tokens of a layer's input, of no table, that this session runs through the kernel of that name."""
-    few = INTERPRETED and kernel == decode.NAME
+def tokens_here(kernel: Kernel, top_k: int) -> slice:
+    """Those tokens of a layer's input, of no table, that this session runs through `kernel`."""
+    few = INTERPRETED and kernel.name == decode.NAME
     return slice(DECODED_ROUTES // 2 // top_k if few else None)
 
 
 def kernels_here() -> list[Kernel]:
     """The kernels that this session holds to what is every kernel's: those that run on its engine."""
-    if INTERPRETED:
-        return [one for one in KERNELS.values() if one.promise.interpreted and one.name not in COMPARED]
-    capability = gpus.current(0).capability
-    return [one for one in KERNELS.values() if capability in (one.promise.capabilities or [capability])]
+    return [one for one in KERNELS.values() if can_run(one) and (not INTERPRETED or one.name not in COMPARED)]

@@ -22,5 +22,11 @@ FAULTS: dict[str, str] = {
     "vllm-project/vllm#52383": "A replay of a graph reads the data of its time, and nothing that another left.",
     "flashinfer-ai/flashinfer#5221": "A call has one output, whatever runs beside it and however routes are ordered.",
     "triton-lang/triton#11831": "A test's worker sees one of the GPUs that were given to the job, and no other.",
+    "modular/modular#6600": "A stored divisor is no multiplier, and linear block scales are not tiled twice.",
+    "vllm-project/vllm#54974": "Gate and up each keep their own global scale.",
+    "vllm-project/vllm#31097": "Every padding byte of tiled block scales is written, and none of them counts.",
+    "triton-lang/triton#7549": "A native FP4 dot is planned only where it compiles to the FP4 instruction.",
+    "FlashML-org/FreeToken#430": "Every dialect gives the same banks, whole, or an error that names the tensor.",
+    "NVIDIA/Model-Optimizer#1397": "Non-finite scales are refused, and zero blocks quantize to finite ones.",
     "vllm-project/vllm#45738": "An activation is the one that was named, with its alpha and its limit.",
 }

@@ -18,7 +18,24 @@ def routes_of(block, block_routes, routes, rows_per_input, BLOCK_M: tl.constexpr
 @triton.jit
 def store_sums(sums, global_scale, topk_weights, out, N, route, real, n, inside, weight_row, WEIGHTED: tl.constexpr):
     """out[route, n] = sums * global (* topk_weight if WEIGHTED), each product rounded to fp32, then once to `out`."""
+    sums = scaled_sums(sums, global_scale, topk_weights, route, real, inside, weight_row, WEIGHTED)
+    tl.store(out + route.to(tl.int64) * N + n, sums.to(out.dtype.element_ty), mask=real & inside)
+
+
+@triton.jit
+def add_sums(
+    sums, global_scale, topk_weights, out, N, route, token, real, n, inside, weight_row, WEIGHTED: tl.constexpr
+):
+    """Adds to out[token, n] what store_sums stores, by atomics: in any order, each addition rounded to `out`."""
+    sums = scaled_sums(sums, global_scale, topk_weights, route, real, inside, weight_row, WEIGHTED)
+    place = out + token.to(tl.int64) * N + n
+    tl.atomic_add(place, sums.to(out.dtype.element_ty), mask=real & inside, sem="relaxed")
+
+
+@triton.jit
+def scaled_sums(sums, global_scale, topk_weights, route, real, inside, weight_row, WEIGHTED: tl.constexpr):
+    """sums * global (* topk_weight if WEIGHTED), each product rounded to fp32."""
     sums = sums * tl.load(global_scale + weight_row, mask=inside, other=0.0)
     if WEIGHTED:
         sums = sums * tl.load(topk_weights + route, mask=real, other=0.0)
-    tl.store(out + route.to(tl.int64) * N + n, sums.to(out.dtype.element_ty), mask=real & inside)
+    return sums

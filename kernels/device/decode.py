@@ -40,15 +40,18 @@ def e2m1_pair(packed):
 
 
 @triton.jit
-def e4m3_to_fp16(scale, FACTOR: tl.constexpr = 1.0):
+def e4m3_to_fp16(scale, FACTOR: tl.constexpr = 1.0, NAN: tl.constexpr = False):
     """Block scales * FACTOR, a power of two, as fp16: from fp8e4nv (native conversion) or from uint8 (emulated).
 
-    The two agree on all 254 finite bytes; 0x7F and 0xFF are NaN natively and +-480 emulated.
+    The two agree on all 254 finite bytes; 0x7F and 0xFF are NaN natively and, unless NAN, +-480 emulated. Checkpoints
+    have none of them, but a quantizer makes 0x7F of a block with a NaN.
     """
     if scale.dtype == tl.uint8:
         byte = scale.to(tl.uint16)
         bits = ((byte & 0x80) << 8) | ((byte & 0x7F) << 7)
         value = bits.to(tl.float16, bitcast=True) * (_E4M3_REBIAS * FACTOR)
+        if NAN:
+            value = tl.where((byte & 0x7F) == 0x7F, float("nan"), value)
     else:
         value = scale.to(tl.float16)
         if FACTOR != 1.0:
@@ -65,14 +68,15 @@ def scales_of_words(words, dtype: tl.constexpr):
 
 
 @triton.jit
-def dequantize(packed, scale, dtype: tl.constexpr):
+def dequantize(packed, scale, dtype: tl.constexpr, NAN: tl.constexpr = False):
     """[N, K] weights in `dtype`, in K order and without global scale, from `packed` [N, K/2] and `scale` [N, K/16].
 
-    e2m1 * e4m3 has at most 6 significant bits and lies between 2^-10 and 2688, so it is exact in fp16 and in bf16.
+    e2m1 * e4m3 has at most 6 significant bits and lies between 2^-10 and 2688, so it is exact in fp16 and in bf16. With
+    NAN, which quantized activations need, a scale of 0x7F is NaN however it is decoded.
     """
     ROWS: tl.constexpr = packed.shape[0]
     BYTES: tl.constexpr = packed.shape[1]
-    per_byte = tl.broadcast_to(e4m3_to_fp16(scale)[:, :, None], (ROWS, BYTES // 8, 8)).reshape(ROWS, BYTES)
+    per_byte = tl.broadcast_to(e4m3_to_fp16(scale, NAN=NAN)[:, :, None], (ROWS, BYTES // 8, 8)).reshape(ROWS, BYTES)
     even = e2m1_to_fp16(packed & 15) * per_byte
     odd = e2m1_to_fp16(packed >> 4) * per_byte
     return tl.join(even, odd).reshape(ROWS, 2 * BYTES).to(dtype)

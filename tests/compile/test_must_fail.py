@@ -69,6 +69,30 @@ def test_a_wrong_expected_instruction(stage, expected, message) -> None:
     refused(replace(launch_of(stage), instruction=expected), (9, 0), message)
 
 
+def native(stage: str, capability: tuple[int, int], **constants: int) -> Launch:
+    shape = LayerShape(256, 8, 2048, 512)
+    launch = plan_layer(Gpu("", capability), shape, 1, kernel="w4a4", input_scales=True).launch(stage)
+    return replace(launch, constexprs=tuple((dict(launch.constexprs) | constants).items()))
+
+
+@pytest.mark.fault("triton-lang/triton#7549")
+@pytest.mark.parametrize("capability", [(10, 0), (10, 3)], ids=gates.arch_name)
+def test_a_native_dot_that_silently_became_another(capability) -> None:
+    """triton-lang/triton#7549: with 64 rows there is no error, and no FP4 instruction either."""
+    launch = native("down", capability, BLOCK_N=64)
+    refused(
+        launch, capability, r"the matrix instruction is tcgen05 \S*kind::f16, but should be tcgen05 kind::mxf4nvf4$"
+    )
+
+
+@pytest.mark.parametrize("capability", [(10, 0), (12, 0)], ids=gates.arch_name)
+def test_a_native_dot_on_scales_as_bytes(capability) -> None:
+    """tl.dot_scaled would read them as powers of two."""
+    launch = native("down", capability)
+    arguments = tuple((name, kind.replace("fp8e4nv", "u8")) for name, kind in launch.arguments)
+    refused(replace(launch, arguments=arguments), capability, "does not compile, but should")
+
+
 def test_one_of_two_dots_on_another_instruction() -> None:
     launch = launch_of("gate_up")
     facts = gates.compile_in_child(launch, (9, 0))

@@ -27,6 +27,15 @@ def tiny(dialect: str, *, experts: int = 2, layers=(0,), input_scales: bool = Tr
     return tensors
 
 
+def dense(*, experts: int = 2, layers=(0,), dtype: torch.dtype = torch.bfloat16) -> dict[str, torch.Tensor]:
+    """The same experts, not quantized."""
+    tensors = {}
+    for layer, expert, (projection, (n, k)) in product(layers, range(experts), TINY_SHAPES.items()):
+        key = f"model.layers.{layer}.mlp.experts.{expert}.{projection}.weight"
+        tensors[key] = (hashed(key, n, k) / 2**31 - 1).to(dtype)
+    return tensors
+
+
 def _modelopt(packed, scale, amax, input_amax) -> dict:
     return {
         "weight": packed,

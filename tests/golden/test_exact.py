@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from nvfp4_suite.cases.layers import ORDERFREE
+from nvfp4_suite.cases.layers import ATOMICS, ORDERFREE, W4A4, W4A16
 from nvfp4_suite.ci import exact, recording
 from nvfp4_suite.ci.golden import GOLDEN, ROOT
 from nvfp4_suite.contract.case import Case
@@ -50,8 +50,8 @@ def test_the_reference_gives_the_recorded_digest(case: Case, rounding: str):
     assert recording.digest(expected_of(case, rounding)) == _recorded(case, rounding)
 
 
-# In the interpreter two cases show the path. All others follow: tests/moe holds each kernel to the reference's bits.
-SHOWN = ORDERFREE[:2] if INTERPRETED else ORDERFREE
+# In the interpreter a case of each table shows the path. The others follow: tests/moe holds kernels to the same bits.
+SHOWN = (W4A16[0], W4A4[0], *(case for case in ATOMICS if case.format == "w4a4")) if INTERPRETED else ORDERFREE
 
 
 @pytest.mark.parametrize(("case", "kernel"), taken(runnable(SHOWN)))

@@ -52,7 +52,8 @@ def test_the_reference_owes_every_case_in_every_promised_form(monkeypatch):
     assert recording.due("reference", (SMALL, big)) == [(c, form) for c in (SMALL, big) for form in ("other", "w4a16")]
 
 
-def test_a_case_that_no_kernel_takes_is_owed_by_the_reference_alone():
+def test_a_case_that_no_kernel_takes_is_owed_by_the_reference_alone(monkeypatch):
+    fake_kernels(monkeypatch, a=Promise())
     quantized = replace(SMALL, format="w4a4")
     assert recording.due("reference", (SMALL, quantized)) == [(SMALL, "w4a16"), (quantized, "w4a4")]
     for engine in ("interpreter", "sm_90"):

@@ -10,15 +10,18 @@ from nvfp4_suite.kernels.registry import KERNELS
 from nvfp4_suite.reference import judge
 
 SHAPE = LayerShape(8, 2, 128, 64)
-CASE = Case(SHAPE, 40, inputs="random")
-OTHERS = [Case(SHAPE, 40, routing, inputs="random") for routing in ("hot", "dropped", "few", "twice")]
+ROUTINGS = ("hot", "dropped", "few", "twice")
 every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+
+
+def _case(kernel: Kernel, routing: str = "random") -> Case:
+    return Case(SHAPE, 40, routing, inputs="random", format=kernel.promise.formats[0])
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
 @every_kernel
 def test_a_run_has_no_host_sync(kernel: Kernel, device):
-    inputs = random_inputs(CASE).to(device)
+    inputs = random_inputs(_case(kernel)).to(device)
     prepared = kernel.prepare(inputs.banks)
     kernel.run(prepared, inputs.hidden_states, inputs.topk_weights, inputs.topk_ids)  # compiled outside
     try:
@@ -30,7 +33,7 @@ def test_a_run_has_no_host_sync(kernel: Kernel, device):
 
 @every_kernel
 def test_a_replay_gives_the_bytes_of_an_eager_run(kernel: Kernel, device):
-    inputs = random_inputs(CASE).to(device)
+    inputs = random_inputs(_case(kernel)).to(device)
     prepared = kernel.prepare(inputs.banks)
     static = [inputs.hidden_states, inputs.topk_weights, inputs.topk_ids]
     kernel.run(prepared, *static)
@@ -38,7 +41,7 @@ def test_a_replay_gives_the_bytes_of_an_eager_run(kernel: Kernel, device):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = kernel.run(prepared, *static)
-    for case in OTHERS:
+    for case in (_case(kernel, routing) for routing in ROUTINGS):
         other = random_inputs(case).to(device)
         for mine, new in zip(static, (other.hidden_states, other.topk_weights, other.topk_ids), strict=True):
             mine.copy_(new)

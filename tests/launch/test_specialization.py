@@ -6,7 +6,7 @@ import torch
 from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.case import Case, random_inputs
 from nvfp4_suite.contract.shapes import LayerShape
-from nvfp4_suite.kernels import experts
+from nvfp4_suite.kernels import experts, quantizer, w4a4, w4a4_layer
 from nvfp4_suite.kernels.launch import Launch, device_function
 from nvfp4_suite.kernels.plan import plan_layer
 
@@ -17,12 +17,12 @@ from ..moe.subject import layer_arguments, plan_options
 SHAPES = [LayerShape(1, 1, 16, 16), LayerShape(16, 2, 272, 80), LayerShape(32, 16, 256, 512)]
 
 
-@pytest.mark.parametrize("kernel", ["prefill", "decode"])
+@pytest.mark.parametrize("kernel", ["prefill", "decode", *w4a4.FORMS])
 @pytest.mark.parametrize("weight_on_input", [False, True])
 @pytest.mark.parametrize("tokens", [1, 16, 33])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"e{s.experts}k{s.top_k}h{s.hidden}i{s.intermediate}")
 def test_every_launch_compiles_as_declared(shape, tokens, weight_on_input, kernel, device, monkeypatch):
-    case = Case(shape, tokens, inputs="random", weight_on_input=weight_on_input)
+    case = Case(shape, tokens, inputs="random", weight_on_input=weight_on_input, format="w4a4")
     plan = plan_layer(gpus.current(0), shape, tokens, kernel=kernel, **plan_options(case))
     check_compiled_as_declared(plan, experts, monkeypatch, *layer_arguments(random_inputs(case).to(device)))
 
@@ -38,7 +38,10 @@ def test_every_compared_kernel_compiles_as_declared(shape, kernel, device, monke
 def check_compiled_as_declared(plan, module, monkeypatch, *arguments) -> None:
     """Runs `plan` by `module`.run, and compares every binary with the launch that it came of."""
     compiled, start = [], module.start
-    monkeypatch.setattr(module, "start", lambda launch, *a, **k: compiled.append((launch, start(launch, *a, **k))))
+    for starting in (module, w4a4_layer, quantizer):
+        monkeypatch.setattr(
+            starting, "start", lambda launch, *a, **k: compiled.append((launch, start(launch, *a, **k)))
+        )
     module.run(plan, *arguments)
     torch.cuda.synchronize()
     assert [launch for launch, _ in compiled] == list(plan.launches)

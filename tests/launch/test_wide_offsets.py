@@ -20,7 +20,8 @@ def _banks(experts: int, hidden: int, intermediate: int, device: str) -> ExpertB
         scale = torch.full((experts, rows, k // 16), 0x38, dtype=torch.uint8, device=device).view(torch.float8_e4m3fn)
         return packed, scale, torch.full((experts, rows), 0.3 / k**0.5, device=device)
 
-    return ExpertBanks(*matrix(2 * intermediate, hidden), *matrix(hidden, intermediate))
+    input_scales = [torch.full((experts,), 4 / 2688, device=device) for _ in range(2)]
+    return ExpertBanks(*matrix(2 * intermediate, hidden), *matrix(hidden, intermediate), *input_scales)
 
 
 @pytest.mark.fault("sgl-project/sglang#4727")
@@ -29,7 +30,7 @@ def test_a_bank_of_more_than_2_31_bytes(kernel: Kernel, device):
     """Expert 2's gate_up begins at byte 2^31; alone, the same expert has small offsets."""
     banks = _banks(3, 32768, 32768, device)
     assert banks.gate_up_packed[0].numel() * 2 == 2**31
-    alone = ExpertBanks(*(tensor[2:].clone() for tensor in list(vars(banks).values())[:6]))
+    alone = ExpertBanks(*(tensor[2:].clone() for tensor in vars(banks).values()))
     x = torch.randn(3, 32768, device=device).to(torch.bfloat16)
     weights = torch.ones(3, 1, device=device)
     two, zero = (torch.full((3, 1), expert, dtype=torch.int32, device=device) for expert in (2, 0))
@@ -40,7 +41,7 @@ def test_a_bank_of_more_than_2_31_bytes(kernel: Kernel, device):
 @pytest.mark.fault("sgl-project/sglang#4727")
 @every_kernel
 def test_activations_of_more_than_2_31_elements(kernel: Kernel, device):
-    """Equal tokens give equal rows, the last one behind 2.16e9 elements of gate_up."""
+    """Equal tokens give equal rows, the last one behind 2.16e9 elements of gate_up, where the kernel stores it."""
     tokens = 16_512
     banks = _banks(1, 16, 65_536, device)
     assert tokens * 2 * banks.intermediate > 2**31

@@ -28,7 +28,7 @@ def taken(cases: Iterable[Case]) -> list:
         mine = [case for case in cases if kernel.promise.takes(case)]
         if not mine:
             raise ValueError(f"{kernel.name} takes none of {len(cases)} cases, but should be tested: {kernel.promise}")
-        here = [case for case in mine if runs_here(kernel.name, case)]
+        here = [case for case in mine if runs_here(kernel, case)]
         pairs += [pytest.param(case, kernel, id=f"{case.id}-{kernel.name}") for case in here]
     return pairs
 
@@ -70,7 +70,7 @@ def run_plan(plan: LayerPlan, case: Case, device: str) -> torch.Tensor:
 def plan_options(case: Case) -> dict:
     """The case's options as plan_layer takes them."""
     names = ("dtype", "activation", "weight_on_input")
-    return {name: getattr(case, name) for name in names}
+    return {name: getattr(case, name) for name in names} | {"input_scales": case.format == "w4a4"}
 
 
 def context_of(case: Case) -> dict:

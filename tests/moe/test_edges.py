@@ -13,8 +13,10 @@ from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels import experts
 from nvfp4_suite.kernels.plan import plan_layer
 from nvfp4_suite.kernels.registry import KERNELS
+from nvfp4_suite.kernels.w4a4_layer import Scales
 from nvfp4_suite.reference import judge
 
+from ..engine import can_run
 from .subject import layer_arguments, run_kernel, taken
 
 CASE = Case(LayerShape(3, 2, 48, 32), 5, inputs="random")
@@ -212,8 +214,13 @@ def _one_value_banks(code: int, scale: float, global_scale: float) -> ExpertBank
     return ExpertBanks(packed, scales, torch.full((1, 32), global_scale), down, ones, torch.ones(1, 16))
 
 
+def _here(name: str) -> list:
+    kernels = [kernel for kernel in KERNELS.values() if name in kernel.promise.formats and can_run(kernel)]
+    return [pytest.param(kernel, id=kernel.name) for kernel in kernels]
+
+
 @pytest.mark.fault("vllm-project/vllm#37135")
-@pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS.values() if "w4a16" in kernel.promise.formats])
+@pytest.mark.parametrize("kernel", _here("w4a16"))
 def test_fp16_overflows_only_where_the_true_result_does(kernel: Kernel, device):
     """x 8, codes 6.0, scale 448, global 2^-13: the sum is 344,064, but gate and up are 42, silu(42) * 42 is 1764."""
     banks = _one_value_banks(code=7, scale=448.0, global_scale=2.0**-13)
@@ -222,3 +229,55 @@ def test_fp16_overflows_only_where_the_true_result_does(kernel: Kernel, device):
     out = run_kernel(kernel, Inputs(x, banks, torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.int32)), device)
     assert (out[0] == 16 * 1764).all()
     assert (out[1] == torch.inf).all()
+
+
+@pytest.mark.parametrize("kernel", _here("w4a4"))
+def test_fp16_overflows_only_where_the_true_result_does_with_quantized_activations(kernel: Kernel, device):
+    """x 6, codes 6.0, scale 448, global 2^-12: the sum is 258,048, but gate and up are 63, silu(63) * 63 is 3969.
+
+    The second input scale makes that 6 exactly, and down's alpha makes a route of 16 of them 15,876, in fp16 15,872.
+    """
+    banks = _one_value_banks(code=7, scale=448.0, global_scale=2.0**-12)
+    scales = {"gate_up_input_scale": torch.ones(1), "down_input_scale": torch.tensor([3969 / 6])}
+    banks = dataclasses.replace(banks, down_global=torch.full((1, 16), 0.25), **scales)
+    x = torch.full((3, 16), 6.0, dtype=torch.float16)
+    x[1], x[2] = 48.0, torch.nan  # gate and up are 504, and a route of 254,016 / 4 * 16 is beyond fp16
+    out = run_kernel(kernel, Inputs(x, banks, torch.ones(3, 1), torch.zeros(3, 1, dtype=torch.int32)), device)
+    assert (out[0] == 15872).all()
+    assert (out[1] == torch.inf).all()
+    assert out[2].isnan().all()
+
+
+@pytest.mark.parametrize("kernel", _here("w4a4"))
+@pytest.mark.parametrize("name", ["gate_up_input_scale", "down_input_scale"])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(None, "is None, but should be given"), *((v, "should be finite and above 0") for v in (0.0, -1.0, torch.inf))],
+)
+def test_w4a4_needs_input_scales(kernel: Kernel, name: str, value: float | None, message: str, device):
+    banks = random_inputs(dataclasses.replace(CASE, format="w4a4")).banks
+    names = ("gate_up_input_scale", "down_input_scale")
+    wrong = dict.fromkeys(names) if value is None else {name: torch.tensor([1.0, value, 1.0])}
+    missing = names[0] if value is None else name
+    with pytest.raises(ValueError, match=f"{missing}.*{message}"):
+        kernel.prepare(dataclasses.replace(banks, **wrong))
+
+
+def test_a_w4a4_plan_needs_input_scales(device):
+    with pytest.raises(ValueError, match="input_scales is False, but should be True for w4a4"):
+        experts.fused_experts(*layer_arguments(random_inputs(CASE).to(device)), kernel="w4a4")
+
+
+def test_input_scales_of_other_experts_are_the_largest_ones(device):
+    """Each GEMM's input has one scale for the layer: what the others say does not matter while they are smaller."""
+    kernel, inputs = KERNELS["prefill_w4a4"], random_inputs(dataclasses.replace(CASE, format="w4a4"))
+    largest = inputs.banks.gate_up_input_scale.max()
+    banks = dataclasses.replace(inputs.banks, gate_up_input_scale=torch.stack([largest / 7, largest, largest / 3]))
+    judge.bitwise(*(run_kernel(kernel, one, device) for one in (inputs, dataclasses.replace(inputs, banks=banks))))
+
+
+def test_scales_that_were_computed_before_give_the_same_bytes(device):
+    inputs = random_inputs(dataclasses.replace(CASE, format="w4a4")).to(device)
+    prepared = Scales.of(inputs.banks)
+    outs = [experts.fused_experts(*layer_arguments(inputs), kernel="w4a4", scales=one) for one in (None, prepared)]
+    judge.bitwise(*(out.cpu() for out in outs))

@@ -22,8 +22,10 @@ def test_kernel_is_within_its_bound(case: Case, kernel: Kernel, device):
     judge.bounded(actual, interval, **context_of(case), kernel=kernel.name)
 
 
-@pytest.mark.parametrize(("case", "kernel"), taken(FIRST))
+REPEATABLE = [pair for pair in taken(FIRST) if pair.values[1].promise.repeatable]
+
+
+@pytest.mark.parametrize(("case", "kernel"), REPEATABLE)
 def test_a_repeatable_kernel_repeats_itself(case: Case, kernel: Kernel, device):
-    assert kernel.promise.repeatable
     first, second = (run_kernel(kernel, inputs_of(case), device, **case.options) for _ in range(2))
     judge.bitwise(second, first, **context_of(case), kernel=kernel.name)

@@ -92,6 +92,7 @@ def test_sizes_with_padding(layout, rows, columns, size):
     assert to_tiled(scales(rows, columns), layout).shape == (size,)
 
 
+@pytest.mark.fault("modular/modular#6600")
 @pytest.mark.parametrize(("layout", "columns"), [("128x4", 4), ("128x4", 8), ("8x4", 8)])
 def test_a_double_swizzle_is_visible(layout, columns):
     """Seen in modular/modular#6600: scales that were tiled already are tiled again. Sizes and values stay the same.

@@ -121,6 +121,7 @@ def test_x_is_left_alone_and_may_be_strided_or_empty(recipe):
     assert [part.shape for part in quantize(x[:0], one, recipe)] == [(0, 32), (0, 4)]
 
 
+@pytest.mark.fault("NVIDIA/Model-Optimizer#1397")
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_block_does_not_see_its_neighbours(recipe):
     """Seen in NVIDIA/Model-Optimizer#1397: one bad number spoils more than its block."""

@@ -68,6 +68,7 @@ CASES = {
 # fmt: on
 
 
+@pytest.mark.fault("NVIDIA/Model-Optimizer#1397")
 @pytest.mark.parametrize("recipe", NAMES)
 @pytest.mark.parametrize("case", CASES)
 def test_block(case, recipe):
@@ -89,6 +90,7 @@ ZERO_TENSORS = {
 }
 
 
+@pytest.mark.fault("NVIDIA/Model-Optimizer#1397")
 @pytest.mark.parametrize("recipe", NAMES)
 def test_a_tensor_of_zeros(recipe):
     """Seen in NVIDIA/Model-Optimizer#1397: the amax of experts that calibration never woke."""

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import pytest
 import torch
 
 from nvfp4_suite.reference import moe
@@ -108,6 +109,7 @@ def test_sums_of_minus_zeros_are_plus_zero():
     assert torch.signbit(up).all()  # +0 times a negative global
 
 
+@pytest.mark.fault("vllm-project/vllm#37135")
 def test_fp16_overflows_behind_the_global_only():
     """vllm-project/vllm#37135: the sum is 344,064, beyond fp16; times the global it is 42."""
     x, weight = f64([8.0] * 16), f64([6.0 * 448] * 16, [6.0 * 448] * 16)

@@ -18,11 +18,11 @@ from .layer import SHAPES, activation, enclosed, first_tokens, inputs_on, judged
 TOKENS = (1, 3) if INTERPRETED else (1, 3, 16, 64, 100, 128, 150, 512, 1024)
 
 
-def _runs(kernel: str, tokens: int) -> bool:
+def _runs(kernel: Kernel, tokens: int) -> bool:
     """The default always, decode where it is meant for, both blocks of the kernels that are kept for comparison."""
-    if kernel == DECODE:
+    if kernel.name == DECODE:
         return tokens <= 64
-    return kernel == DEFAULT or (tokens in (16, 1024) and runs_here(kernel))
+    return kernel.name == DEFAULT or (tokens in (16, 1024) and runs_here(kernel))
 
 
 def _case(name: str) -> Case:
@@ -35,7 +35,7 @@ RUNS = [  # shape by shape, because the banks of one are made once
     for name in SHAPES
     for tokens in TOKENS
     for kernel in KERNELS.values()
-    if kernel.promise.takes(_case(name)) and _runs(kernel.name, tokens)
+    if kernel.promise.takes(_case(name)) and _runs(kernel, tokens)
 ]
 
 

@@ -40,7 +40,7 @@ RUNS = [
     for name in SHAPES
     for dtype in DTYPES
     for kernel in KERNELS.values()
-    if kernel.promise.takes(_case(name, dtype)) and runs_here(kernel.name)
+    if kernel.promise.takes(_case(name, dtype)) and runs_here(kernel)
 ]
 
 

@@ -1,18 +1,27 @@
 """Single launches of a plan on order-free inputs, from poisoned buffers; results on the CPU."""
 
+from functools import lru_cache
+
 import torch
 
+from nvfp4_suite.cases.stages import GEMMS, GemmCase
 from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.gpus import PORTABLE, Gpu
 from nvfp4_suite.kernels import experts
 from nvfp4_suite.kernels.plan import LayerPlan
-from nvfp4_suite.reference.draws.stages import Gemm
+from nvfp4_suite.reference.draws.stages import Gemm, draw_gemm
 
 from ..engine import INTERPRETED
 from ..poison import poisoned_allocations
 
 # Scales as bytes, decoded by integer operations, and as e4m3 if this GPU has it; the interpreter has.
 CARDS = [PORTABLE, Gpu("NVIDIA H200", (9, 0)) if INTERPRETED else gpus.current(0)]
+
+
+@lru_cache(maxsize=len(GEMMS))
+def drawn(case: GemmCase) -> list[Gemm]:
+    """The inputs of `case`, expert by expert."""
+    return [draw_gemm(key, case.rows, case.n, case.k, case.dtype, case.format) for key in case.keys]
 
 
 def gemm(plan: LayerPlan, stage: str, gemms: list[Gemm], device: str) -> list[torch.Tensor]:

@@ -1,7 +1,6 @@
 """Every GEMM kernel of W4A16 on inputs richer than a layer can have them, bit for bit."""
 
 from dataclasses import replace
-from functools import lru_cache
 from itertools import product
 
 import pytest
@@ -11,18 +10,19 @@ from nvfp4_suite.cases.stages import GEMMS, GemmCase
 from nvfp4_suite.contract.gpus import PORTABLE
 from nvfp4_suite.contract.kernel import DTYPES
 from nvfp4_suite.contract.shapes import LayerShape
+from nvfp4_suite.kernels import registry
 from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
-from nvfp4_suite.kernels.registry import KERNELS
 from nvfp4_suite.kernels.tuning import BLOCK_M_STEPS
 from nvfp4_suite.kernels.variants import DEFAULT
 from nvfp4_suite.reference import judge, moe
-from nvfp4_suite.reference.draws.stages import Gemm, draw_gemm
+from nvfp4_suite.reference.draws.stages import Gemm
 from nvfp4_suite.reference.rounding import rounding_form
 
 from ..engine import INTERPRETED, on_gpu
 from . import launches
 
 STAGES = ("gate_up", "down")
+KERNELS = [kernel.name for kernel in registry.KERNELS.values() if "w4a16" in kernel.promise.formats]
 W4A16 = [case for case in GEMMS if case.format == "w4a16"]
 # What the interpreter runs of kernels other than the default: K of whole steps and K with a rest, few programs.
 FEW_K = (80, 192, 1024)
@@ -48,11 +48,6 @@ def _plans(case: GemmCase, stage: str) -> list[LayerPlan]:
 RUNS = [(case, stage, plan) for case in W4A16 for stage in STAGES for plan in _plans(case, stage)]
 
 
-@lru_cache(maxsize=len(W4A16))
-def _drawn(case: GemmCase) -> list[Gemm]:
-    return [draw_gemm(key, case.rows, case.n, case.k, case.dtype, case.format) for key in case.keys]
-
-
 def _expected(gemm: Gemm, stage: str) -> torch.Tensor:
     form = rounding_form(gemm.format, gemm.dtype)
     if stage == "gate_up":
@@ -68,7 +63,7 @@ def _name(case: GemmCase, stage: str, plan: LayerPlan) -> str:
 
 @pytest.mark.parametrize(("case", "stage", "plan"), RUNS, ids=[_name(*run) for run in RUNS])
 def test_gemm(case: GemmCase, stage: str, plan: LayerPlan, device):
-    gemms = _drawn(case)
+    gemms = launches.drawn(case)
     for found, one in zip(launches.gemm(plan, stage, gemms, device), gemms, strict=True):
         x, weight, alpha = one.operands()
         operands = (x, weight * alpha[:, None])

@@ -1,0 +1,134 @@
+"""The launches of a W4A4 prefill layer: routing, the quantizer, gate_up with its activation, down, the sum. Pure."""
+
+from dataclasses import dataclass
+from functools import cache
+
+from ..contract.gpus import Gpu, architecture
+from ..contract.shapes import LayerShape
+from . import pointwise, prefill
+from .launch import Launch, declare
+from .tiles import Tile, matrix_instruction
+from .tuning import RAGGED_BLOCK_KB
+
+
+@dataclass(frozen=True)
+class Form:
+    """`atomic`: down adds up a token's routes by atomics, in any order, each sum rounded to the activations' dtype.
+
+    `native`: the GPU's own FP4 instruction multiplies, instead of a 16-bit one on decoded operands.
+    """
+
+    atomic: bool = False
+    native: bool = False
+
+
+DEFAULT, NATIVE = "prefill_w4a4", "prefill_w4a4_native"
+FORMS: dict[str, Form] = {DEFAULT: Form(), "prefill_w4a4_atomic": Form(atomic=True), NATIVE: Form(native=True)}
+
+# The Triton releases that compile tl.dot_scaled on e2m1 with e4m3 scales to the FP4 instruction, per capability. The
+# others stop with an error, or have not been tried. None of this was seen on hardware.
+NATIVE_TRITONS: dict[tuple[int, int], tuple[str, ...]] = {
+    (10, 0): ("3.6.0", "3.8.0", "3.9.0"),
+    (10, 3): ("3.6.0", "3.8.0", "3.9.0"),
+    (11, 0): ("3.8.0", "3.9.0"),
+    (12, 0): ("3.6.0", "3.8.0", "3.9.0"),
+    (12, 1): ("3.8.0", "3.9.0"),
+}
+
+# (at least so many tokens per expert, BLOCK_M): those of W4A16, but for its block of 128. Not measured.
+BLOCK_M_STEPS: tuple[tuple[int, int], ...] = ((24, 64), (12, 32), (0, 16))
+GATE_UP_WARPS = 8  # for twice as many sums as down has; with 4, sm_80 spills
+
+FP4_KIND = "kind::mxf4nvf4"  # in the PTX ISA's names of mma and tcgen05.mma
+
+# Weight rows and bytes of K a step of a native dot. On sm_100 and 103, Triton silently decodes one with 64 rows.
+NATIVE_ROWS, NATIVE_KB, NATIVE_RAGGED_KB = 128, 64, 32
+
+
+def is_native(gpu: Gpu, triton: str) -> bool:
+    """Whether that `triton` release makes the FP4 instruction of native forms on `gpu`."""
+    return gpu.backend == "cuda" and triton in NATIVE_TRITONS.get(gpu.capability, ())
+
+
+def tiles(shape: LayerShape, form: Form, tokens_per_expert: float) -> tuple[Tile, Tile]:
+    """The tiles of gate_up and down. BLOCK_N counts columns of gate_up's output, of which each has two weight rows."""
+    block_m = next(block_m for least, block_m in BLOCK_M_STEPS if tokens_per_expert >= least)
+    even, ragged = (NATIVE_KB, NATIVE_RAGGED_KB) if form.native else (Tile.block_kb, RAGGED_BLOCK_KB)
+    gate_up_kb, down_kb = (ragged if k % 32 else even for k in (shape.hidden, shape.intermediate))
+    if block_m == BLOCK_M_STEPS[0][1] and not form.native:
+        gate_up_kb = RAGGED_BLOCK_KB  # or sm_89 spills a register or two
+    gate_up = Tile(block_m, block_kb=gate_up_kb, num_warps=GATE_UP_WARPS)
+    return gate_up, Tile(block_m, NATIVE_ROWS if form.native else Tile.block_n, down_kb)
+
+
+def launches(
+    gpu: Gpu,
+    shape: LayerShape,
+    form: Form,
+    tiles: tuple[Tile, Tile],
+    dtype: str,
+    activation: str,
+    weight_on_input: bool,
+) -> tuple[Launch, ...]:
+    """All launches in the order they run, for activations of `dtype`; `tiles` of gate_up and down as in prefill.py."""
+    gate_up, down = tiles
+    return (
+        *prefill.routing(shape.experts, gate_up.block_m),
+        *([pointwise.weigh_input(dtype)] if weight_on_input else []),
+        pointwise.quantize(dtype),
+        _gate_up(gpu, form, gate_up, shape.hidden, activation),
+        _down(gpu, form, dtype, down, shape.intermediate, weighted=not weight_on_input),
+        *([] if form.atomic else [pointwise.sum_routes(dtype)]),
+    )
+
+
+@cache
+def _gate_up(gpu: Gpu, form: Form, tile: Tile, k: int, activation: str) -> Launch:
+    scale = _scale(gpu)
+    return declare(
+        "gate_up",
+        "w4a4.w4a4_gate_up",
+        f"x: *u8, x_scale: {scale}, packed: *u8, scale: {scale}, alpha: *fp32, stored: *fp32, block_routes: *i32, "
+        "block_expert: *i32, out: *u8, out_scale: *u8, N: i32, k_units: i32, routes: i32, rows_per_input: i32, "
+        "activation_alpha: fp32, activation_limit: fp32",
+        "N",
+        {**_sizes(tile, k), "NATIVE": form.native, "ACTIVATION": activation},
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+        instruction=_instruction(gpu, form, tile),
+    )
+
+
+@cache
+def _down(gpu: Gpu, form: Form, dtype: str, tile: Tile, k: int, weighted: bool) -> Launch:
+    scale = _scale(gpu)
+    return declare(
+        "down",
+        "w4a4.w4a4_down",
+        f"x: *u8, x_scale: {scale}, packed: *u8, scale: {scale}, alpha: *fp32, topk_weights: *fp32, "
+        f"block_routes: *i32, block_expert: *i32, out: *{dtype}, N: i32, k_units: i32, routes: i32, "
+        "rows_per_output: i32",
+        "N",
+        {**_sizes(tile, k), "NATIVE": form.native, "WEIGHTED": weighted, "ATOMIC": form.atomic},
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+        instruction=_instruction(gpu, form, tile),
+    )
+
+
+def _instruction(gpu: Gpu, form: Form, tile: Tile) -> str:
+    """A native dot is asked for its kind as well, or a silent fall back to 16 bits would look like success."""
+    return (
+        f"{architecture(gpu).matrix_instruction} {FP4_KIND}"
+        if form.native
+        else matrix_instruction(tile, architecture(gpu))
+    )
+
+
+def _sizes(tile: Tile, k: int) -> dict[str, int]:
+    sizes = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_KB": tile.block_kb}
+    return {**sizes, "K_UNIT": 16 if k % 32 else 32}
+
+
+def _scale(gpu: Gpu) -> str:
+    return "*fp8e4nv" if architecture(gpu).native_e4m3 else "*u8"

@@ -1,0 +1,126 @@
+"""What dispatch makes of W4A4, and what it refuses."""
+
+import pytest
+
+from nvfp4_suite.contract.gpus import CATALOG, PORTABLE, Gpu, architecture
+from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
+from nvfp4_suite.kernels.plan import TRITONS, LayerPlan, plan_layer
+from nvfp4_suite.kernels.tiles import Tile
+from nvfp4_suite.kernels.w4a4 import DEFAULT, FORMS, NATIVE
+
+H200 = Gpu("NVIDIA H200", (9, 0))
+QWEN = CHECKPOINTS["Qwen3.6-35B-A3B"]  # 256 experts, top 8: 32 tokens are one per expert
+
+
+def planned(gpu: Gpu = H200, shape: LayerShape = QWEN, tokens: int = 64, kernel: str = "w4a4", **options) -> LayerPlan:
+    return plan_layer(gpu, shape, tokens, kernel=kernel, input_scales=True, **options)
+
+
+@pytest.mark.parametrize("kernel", ["w4a4", *FORMS])
+def test_it_needs_input_scales(kernel):
+    with pytest.raises(ValueError, match=f"input_scales is False, but should be True for {kernel}: it quantizes"):
+        plan_layer(H200, QWEN, 64, kernel=kernel)
+
+
+def test_it_has_no_tile_to_override():
+    with pytest.raises(ValueError, match=r"override is Tile.*, but should be None for w4a4"):
+        planned(override=Tile(16))
+
+
+def test_the_name_that_a_plan_has():
+    assert planned().kernel == planned(tokens=0).kernel == DEFAULT
+    assert planned(tokens=0).launches == ()
+    assert {planned(kernel=name).kernel for name in FORMS} == set(FORMS)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "prefill"])
+def test_it_runs_only_where_it_is_asked_for(kernel):
+    assert planned(kernel=kernel).launch("quantize") is None
+
+
+@pytest.mark.parametrize(("tokens", "block_m"), [(1, 16), (383, 16), (384, 32), (767, 32), (768, 64), (32768, 64)])
+def test_block_m_follows_tokens_per_expert(tokens, block_m):
+    plan = planned(tokens=tokens)
+    stages = ("list_blocks", "gate_up", "down")
+    assert {plan.launch(stage).constexpr("BLOCK_M") for stage in stages} == {block_m}
+    assert plan.reason.endswith(f"NVIDIA H200: block {block_m}")
+
+
+def test_a_ragged_k_takes_smaller_steps():
+    plan = planned(shape=LayerShape(4, 2, 64, 48), tokens=1)
+    assert [plan.launch(stage).constexpr("BLOCK_KB") for stage in ("gate_up", "down")] == [32, 16]
+    assert [plan.launch(stage).constexpr("K_UNIT") for stage in ("gate_up", "down")] == [32, 16]
+
+
+@pytest.mark.parametrize("gpu", [*CATALOG, PORTABLE], ids=lambda gpu: gpu.name)
+def test_scales_are_fp8_pointers_only_where_e4m3_is_native(gpu):
+    for stage in ("gate_up", "down"):
+        kinds = dict(planned(gpu).launch(stage).arguments)
+        native = "*fp8e4nv" if architecture(gpu).native_e4m3 else "*u8"
+        assert kinds["scale"] == kinds["x_scale"] == native
+
+
+def test_only_what_meets_hidden_states_or_the_output_knows_their_dtype():
+    both = [planned(dtype=dtype) for dtype in ("bf16", "fp16")]
+    same = [launch for launch in both[0].launches if launch in both[1].launches]
+    assert {launch.stage for launch in both[0].launches} - {launch.stage for launch in same} == {
+        "quantize",
+        "down",
+        "sum_routes",
+    }
+
+
+def test_the_weight_is_applied_once():
+    behind, before = (planned(weight_on_input=flag) for flag in (False, True))
+    assert behind.launch("weigh_input") is None and behind.launch("down").constexpr("WEIGHTED")
+    assert before.launch("weigh_input") is not None and not before.launch("down").constexpr("WEIGHTED")
+
+
+def test_atomics_need_no_sum():
+    plan = planned(kernel="prefill_w4a4_atomic")
+    assert plan.launch("sum_routes") is None and plan.launch("down").constexpr("ATOMIC")
+    assert planned().launch("sum_routes") is not None and not planned().launch("down").constexpr("ATOMIC")
+
+
+def test_sizes_are_never_constants_and_fusion_is_off():
+    shapes = [LayerShape(64, 4, 2048, 512), LayerShape(64, 4, 4096, 1536)]
+    first, second = (planned(shape=shape, tokens=512, weight_on_input=True).launches for shape in shapes)
+    assert first == second and not any(launch.fp_fusion for launch in first)
+
+
+def native(gpu: Gpu, triton: str) -> bool:
+    """Whether the plan has native dots, which both GEMMs have or none."""
+    plan = planned(gpu, triton=triton)
+    (found,) = {plan.launch(stage).constexpr("NATIVE") for stage in ("gate_up", "down")}
+    assert plan.kernel == (NATIVE if found else DEFAULT)
+    return found
+
+
+@pytest.mark.fault("triton-lang/triton#7549")
+@pytest.mark.parametrize("gpu", [*CATALOG, PORTABLE, Gpu("from the future", (13, 0))], ids=lambda gpu: gpu.name)
+def test_a_native_dot_is_planned_only_where_the_toolchain_makes_one(gpu):
+    """triton-lang/triton#7549: elsewhere it stops the compiler, or becomes something else."""
+    releases = {triton for triton in TRITONS if native(gpu, triton)}
+    everywhere = {"3.6.0", "3.8.0", "3.9.0"}
+    later = {"3.8.0", "3.9.0"}
+    wanted = {(10, 0): everywhere, (10, 3): everywhere, (11, 0): later, (12, 0): everywhere, (12, 1): later}
+    assert releases == wanted.get(gpu.capability, set())
+
+
+@pytest.mark.parametrize("gpu", [gpu for gpu in CATALOG if architecture(gpu).native_fp4], ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("shape", [QWEN, LayerShape(256, 8, 272, 80)])
+def test_a_native_dot_has_128_weight_rows_scales_of_e4m3_and_a_kind_that_is_asked_for(gpu, shape):
+    """With 64 rows it silently becomes a 16-bit one on tcgen05, and bytes would be powers of two."""
+    plan = planned(gpu, shape)
+    gate_up, down = plan.launch("gate_up"), plan.launch("down")
+    assert 2 * gate_up.constexpr("BLOCK_N") == down.constexpr("BLOCK_N") == 128
+    for launch in (gate_up, down):
+        kinds = dict(launch.arguments)
+        assert kinds["scale"] == kinds["x_scale"] == "*fp8e4nv"
+        assert launch.instruction == f"{architecture(gpu).matrix_instruction} kind::mxf4nvf4"
+
+
+def test_a_native_kernel_that_cannot_be_says_so():
+    plan = planned(kernel=NATIVE)
+    assert plan.kernel == NATIVE and plan.launches == planned().launches
+    assert plan.reason == "2 tokens per expert, NVIDIA H200: block 16, decoded (no FP4 instruction here)"
