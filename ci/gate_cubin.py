@@ -36,7 +36,7 @@ class Cubin:
     sass: str
 
 
-def read(data: bytes) -> Cubin:
+def read_code(data: bytes) -> Cubin:
     """The facts of a cubin with one kernel."""
     sections = dict(_sections(data))
     code = next(content for name, content in sections.items() if name.startswith(".text."))

@@ -4,6 +4,7 @@ PTX is the one text that all of Triton's NVIDIA back ends share; its virtual reg
 each, so that where an address comes from can be followed backwards.
 """
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from functools import cached_property
 # Groups: the kind and the rest of its name, which holds shape and types. PTX ISA: wgmma, tcgen05.mma and mma.sync.
 _MATRIX = re.compile(r"\b(?:(wgmma)\.mma_async\.sync\.aligned|(tcgen05)\.mma|(mma\.sync)\.aligned)\.(\S+)")
 _TARGET = re.compile(r"^\.target (\w+)", re.MULTILINE)
+_NO_CODE = re.compile(r"\s*(?:\.target|\.file|\.loc|//)")
 _LOCAL = re.compile(r"\.local \.align \d+ \.b8\s+\w+\[(\d+)\]")
 _TO_E4M3 = re.compile(r"\bcvt\.\S*?\.e4m3x2\.(\w+)")
 
@@ -54,6 +56,12 @@ class Ptx:
         return tuple(sorted({f"{kind} {form}" for kind, form in found}))
 
     @property
+    def digest(self) -> str:
+        """Of the code alone: without the name of the target, debug lines and comments, which name files."""
+        code = self.text.partition("\t.section")[0].splitlines()
+        return hashlib.sha256("\n".join(line for line in code if not _NO_CODE.match(line)).encode()).hexdigest()[:16]
+
+    @property
     def local_bytes(self) -> int:
         """Bytes of local memory that the kernel itself has, such as an array with a computed index."""
         return sum(int(size) for size in _LOCAL.findall(self.text))
@@ -65,7 +73,7 @@ class Ptx:
 
     @property
     def loop_copies(self) -> tuple[str, ...]:
-        """Reads of global memory inside loops: "cp.async 16 x2" copies 16 bytes a thread, "ld v4.b32" waits for them."""
+        """Reads of global memory in loops: "cp.async 16 x2" copies 16 bytes a thread, "ld v4.b32" waits for them."""
         loops = self._loops()
         inside = (each for each in self.statements if any(first <= each.line <= last for first, last in loops))
         counts = Counter(filter(None, map(_copy, inside)))

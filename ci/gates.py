@@ -17,7 +17,9 @@ from ..kernels.launch import Launch
 from ..kernels.linear_plan import SPLITS, LinearPlan, plan_linear
 from ..kernels.plan import LayerPlan, plan_layer
 from ..kernels.variants import DEFAULT, VARIANTS
-from .gate_compile import Capability, Facts, GateError, arch_name, compile_in_child, compile_launch
+from .gate_compile import arch_name, compile_in_child, compile_launch
+from .gate_facts import Capability, Facts, GateError
+from .gate_rules import check
 from .plans import CARDS, TOKENS
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "GateError",
     "arch_name",
     "check",
+    "chosen",
     "compile_in_child",
     "compile_launch",
     "launch_id",
@@ -184,28 +187,3 @@ def _short(name: str, value: object) -> str:
     if isinstance(value, bool):
         return name.lower() if value else ""
     return value if isinstance(value, str) else f"{name.rsplit('_', 1)[-1].lower()}{value}"
-
-
-def check(facts: Facts, launch: Launch, capability: Capability) -> None:
-    """Raises GateError with all that is wrong with `facts`, the compiled `launch` for `capability`.
-
-    There is a cubin, for this architecture; shared memory stays within the opt-in limit; all matrix instructions are
-    of the kind that the launch expects, and there are none where it expects none; nothing is spilled.
-    """
-    arch, limit = arch_name(capability), ARCHITECTURES[capability].shared_memory
-    kinds = sorted({instruction.split(" ")[0] for instruction in facts.instructions})
-    expected = [launch.instruction] if launch.instruction else []
-    wrong = []
-    if not facts.cubin_bytes:
-        wrong.append("there is no cubin, but should be one")
-    if facts.target.rstrip("af") != arch:
-        wrong.append(f"the target is {facts.target}, but should be {arch}")
-    if facts.shared_bytes > limit:
-        wrong.append(f"shared memory is {facts.shared_bytes:,} bytes, but should be at most {limit:,}")
-    if kinds != expected:
-        found, wanted = " and ".join(kinds) or "none", launch.instruction or "none"
-        wrong.append(f"the matrix instruction is {found}, but should be {wanted}")
-    if facts.stack_bytes:
-        wrong.append(f"the stack is {facts.stack_bytes:,} bytes a thread (spilled registers), but should be 0")
-    if wrong:
-        raise GateError(f"{launch.label} on {arch}: " + "; ".join(wrong))
