@@ -20,10 +20,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ..kernels.plan import TRITONS
-from . import gate_cache, gate_report, gate_run, gates
+from . import gate_cache, gate_diff, gate_golden, gate_report, gate_run, gates
+from .gate_elsewhere import NoGates
 from .gate_known import verdict
 from .gate_report import Judged
 from .gate_work import Gate, Outcome
+from .golden_file import Refused
 
 SLOW_LINE = 10  # seconds between lines of progress where there is no terminal
 
@@ -32,17 +34,37 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     judged: list[Judged] = []
     seconds: dict[str, float] = {}
-    for triton, packages in _tritons(options):
-        start = time.perf_counter()
-        with _packages(packages):
-            judged += _judged(triton, _chosen(options, triton), options)
-        seconds[triton] = time.perf_counter() - start
+    notes: list[str] = []
+    try:
+        for triton, packages in _tritons(options):
+            start = time.perf_counter()
+            with _packages(packages):
+                found = _judged(triton, _chosen(options, triton), options)
+                notes += _compared(triton, found, options)
+            judged += gate_golden.against_record(triton, found)
+            seconds[triton] = time.perf_counter() - start
+        notes += gate_golden.record(judged, options) if options.record else gate_golden.unrecorded(judged)
+    except (Refused, NoGates) as refusal:
+        print(f"refused: {refusal}", file=sys.stderr)
+        return 1
+    _write(judged, seconds, options)
+    print("\n".join([gate_report.text(judged, seconds), *notes]))
+    return 1 if any(each.verdict in gate_report.RED for each in judged) else 0
+
+
+def _compared(triton: str, judged: list[Judged], options: argparse.Namespace) -> list[str]:
+    """What --diff has to say of one Triton."""
+    if not options.diff:
+        return []
+    lines = gate_diff.compared(options.diff, [each.outcome for each in judged], _settings(options))
+    return [f"Triton {triton}: {lines[0]}", *lines[1:]]
+
+
+def _write(judged: list[Judged], seconds: dict[str, float], options: argparse.Namespace) -> None:
     if options.junit:
         gate_report.write_junit(options.junit, judged)
     if options.markdown:
         options.markdown.write_text(gate_report.markdown(judged, seconds), encoding="utf-8")
-    print(gate_report.text(judged, seconds))
-    return 1 if any(each.verdict in gate_report.RED for each in judged) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,6 +82,10 @@ def _parser() -> argparse.ArgumentParser:
     keeping = parser.add_mutually_exclusive_group()
     keeping.add_argument("--cache", type=Path, metavar="DIR", help="where facts are kept between runs")
     keeping.add_argument("--no-cache", action="store_true", help="compile everything, keep nothing")
+    then = parser.add_mutually_exclusive_group()
+    then.add_argument("--diff", metavar="REV", help="compare with the binaries of this revision of git")
+    then.add_argument("--record", action="store_true", help="record the facts in golden/codegen/")
+    parser.add_argument("--reason", metavar="TEXT", help="why recorded facts change; kept beside them")
     parser.add_argument("--junit", type=Path, metavar="FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="a summary for CI")
     return parser
@@ -126,10 +152,13 @@ def _is_named(gate: Gate, name: str) -> bool:
 
 def _judged(triton: str, chosen: list[Gate], options: argparse.Namespace) -> list[Judged]:
     _check_version(triton)
-    directory = None if options.no_cache else options.cache or gate_cache.default_directory()
-    settings = gate_run.Settings(options.jobs, directory, options.whole)
-    outcomes = gate_run.run(chosen, settings, Progress(triton, len(chosen)))
+    outcomes = gate_run.run(chosen, _settings(options), Progress(triton, len(chosen)))
     return [judge(outcome, triton) for outcome in outcomes]
+
+
+def _settings(options: argparse.Namespace) -> gate_run.Settings:
+    directory = None if options.no_cache else options.cache or gate_cache.default_directory()
+    return gate_run.Settings(options.jobs, directory, options.whole)
 
 
 def judge(outcome: Outcome, triton: str) -> Judged:

@@ -4,6 +4,7 @@ One small JSON file a launch. A file appears whole or not at all, is believed on
 changed: runs beside each other, a run that was killed, a full disk and a damaged file cost time, nothing else.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -74,7 +75,8 @@ class Cache:
         try:
             self._write(self._path(key), text)
         except OSError as error:
-            print(f"compile gates: {self.directory} keeps nothing: {error}", file=sys.stderr)
+            with contextlib.suppress(OSError):  # stderr may be a file on the same disk
+                print(f"compile gates: {self.directory} keeps nothing: {error}", file=sys.stderr)
 
     def _path(self, key: str) -> Path:
         return self.directory / key[:2] / f"{key[2:]}.json"

@@ -40,6 +40,7 @@ def arch_name(capability: Capability) -> str:
 class Binary:
     """What Triton made of a launch for one architecture: `head` is that of its PTX if it is another's."""
 
+    ttir: str
     ptx: str
     cubin: bytes
     shared_bytes: int
@@ -53,14 +54,14 @@ def compile_launch(launch: Launch, capability: Capability) -> Facts:
 
 def binary_of(launch: Launch, capability: Capability) -> Binary:
     made = compiled(launch, capability)
-    return Binary(made.asm["ptx"], made.asm["cubin"], made.metadata.shared)
+    return Binary(made.asm["ttir"], made.asm["ptx"], made.asm["cubin"], made.metadata.shared)
 
 
 def facts_of_binary(binary: Binary, capability: Capability) -> Facts:
     from triton import __version__
 
     tools = {"triton": __version__, "assembler": assembler(capability), "head": binary.head}
-    return facts_of(binary.ptx, binary.cubin, binary.shared_bytes, **tools)
+    return facts_of(binary.ttir, binary.ptx, binary.cubin, binary.shared_bytes, **tools)
 
 
 def compiled(launch: Launch, capability: Capability):
@@ -110,7 +111,7 @@ def assembled(launch: Launch, head: Binary, head_capability: Capability, capabil
     except Exception as error:
         text = f"{launch.label} on {arch_name(capability)} does not compile, but should: {_last_line(error)}"
         raise GateError(text) from error
-    return Binary(ptx, cubin, head.shared_bytes, arch_name(head_capability))
+    return Binary(head.ttir, ptx, cubin, head.shared_bytes, arch_name(head_capability))
 
 
 def _source(launch: Launch):

@@ -1,5 +1,6 @@
 """What the compiler made of one launch, as data. Pure."""
 
+import re
 from dataclasses import asdict, dataclass, fields
 
 from .gate_cubin import read_code
@@ -7,6 +8,9 @@ from .gate_ptx import Ptx
 
 Capability = tuple[int, int]
 SCHEMA = 1  # raise it when a fact changes its meaning: what was stored under another number is not read
+
+# Groups: the result and the last operand, which is the accumulator.
+_DOT = re.compile(r"^\s*(%[\w#]+) = tt\.dot(?:_scaled)? [^:\n]*(%[\w#]+)[^:%\n]* : ", re.MULTILINE)
 
 
 class GateError(AssertionError):
@@ -21,8 +25,8 @@ class Facts:
     architecture ("sm_90a"). `stack_bytes` holds local variables with an address (`local_bytes`) and registers that were
     spilled; `local_accesses` counts the instructions that use it. `loop_copies`, `narrow_products`, `to_e4m3` and the
     digest `ptx` are told in gate_ptx.py, `barriers`, `warpgroup_arrives` and the digest `sass` in gate_cubin.py.
-    `assembler` is the ptxas that was used. `head` names the architecture whose PTX was assembled, where it is another's
-    (see gate_compile.py).
+    `chained_dots` is told below. `assembler` is the ptxas that was used. `head` names the architecture whose PTX was
+    assembled, where it is another's (see gate_compile.py).
     """
 
     target: str
@@ -36,6 +40,7 @@ class Facts:
     warpgroup_arrives: int
     loop_copies: tuple[str, ...]
     narrow_products: int
+    chained_dots: int
     to_e4m3: tuple[str, ...]
     ptx: str
     sass: str
@@ -61,8 +66,15 @@ def _type_of(field) -> type:
     return field.type if field.type in (int, str) else tuple
 
 
-def facts_of(ptx: str, cubin: bytes, shared_bytes: int, **tools: str) -> Facts:
-    """The facts of a kernel's `ptx` and `cubin`; `tools` are `triton`, `assembler` and perhaps `head`."""
+def chained_dots(ttir: str) -> int:
+    """How many dots of Triton's IR add to the result of another dot in the same step of a loop."""
+    dots = _DOT.findall(ttir)
+    results = {result for result, _ in dots}
+    return sum(accumulator in results for _, accumulator in dots)
+
+
+def facts_of(ttir: str, ptx: str, cubin: bytes, shared_bytes: int, **tools: str) -> Facts:
+    """The facts of a kernel's `ttir`, `ptx` and `cubin`; `tools` are `triton`, `assembler` and perhaps `head`."""
     text, code = Ptx(ptx), read_code(cubin)
     return Facts(
         target=text.target,
@@ -71,6 +83,7 @@ def facts_of(ptx: str, cubin: bytes, shared_bytes: int, **tools: str) -> Facts:
         local_bytes=text.local_bytes,
         loop_copies=text.loop_copies,
         narrow_products=text.narrow_products,
+        chained_dots=chained_dots(ttir),
         to_e4m3=text.to_e4m3,
         ptx=text.digest,
         cubin_bytes=len(cubin),

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from ..contract.gpus import ARCHITECTURES
 from ..kernels.launch import Launch
+from ..kernels.tiles import Tile, shared_memory
+from ..kernels.variants import FORMS, Variant
 from .gate_compile import arch_name
 from .gate_facts import Capability, Facts, GateError
 
@@ -48,7 +50,8 @@ def check(facts: Facts, launch: Launch, capability: Capability) -> None:
     """Raises GateError with all that is wrong with `facts`, the compiled `launch` for `capability`.
 
     There is a cubin, for this architecture; shared memory stays within the opt-in limit; all matrix instructions are
-    those that the launch expects, and there are none where it expects none; nothing is spilled, and what KERNELS says.
+    those that the launch expects, and there are none where it expects none; nothing is spilled; dispatch knew how much
+    shared memory a grouped GEMM takes; and what KERNELS says.
     """
     if wrong := [*_general(facts, launch, capability), *_of_kernel(facts, launch)]:
         raise GateError(f"{launch.label} on {arch_name(capability)}: " + "; ".join(wrong))
@@ -62,20 +65,37 @@ def _general(facts: Facts, launch: Launch, capability: Capability) -> Iterator[s
         yield f"the target is {facts.target}, but should be {arch}"
     if facts.shared_bytes > limit:
         yield f"shared memory is {facts.shared_bytes:,} bytes, but should be at most {limit:,}"
+    if launch.kernel in FORMS.values() and not 0 <= _planned(launch, capability) - facts.shared_bytes <= 256:
+        planned = _planned(launch, capability)
+        yield f"shared memory is {facts.shared_bytes:,} bytes, but dispatch chose the stages for {planned:,}"
     yield from _instruction(facts, launch)
+    if facts.chained_dots and "tcgen05" in _kinds(facts):
+        yield f"{facts.chained_dots} dots add to another's sum on tcgen05, but should not (triton-lang/triton#10821)"
     if spilled := facts.stack_bytes - facts.local_bytes:
         yield f"the stack is {spilled:,} bytes a thread (spilled registers), but should be 0"
     if facts.local_bytes:
         yield f"local memory is {facts.local_bytes:,} bytes a thread, but should be 0"
 
 
+def _planned(launch: Launch, capability: Capability) -> int:
+    """What dispatch thought that the GEMM takes when it chose the number of stages."""
+    sizes = (launch.constexpr(name) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_KB"))
+    form = next(form for form, kernel in FORMS.items() if kernel == launch.kernel)
+    variant = Variant(form, scale_words=dict(launch.constexprs).get("SCALE_WORDS", False))
+    return shared_memory(Tile(*sizes, launch.num_warps, launch.num_stages), ARCHITECTURES[capability], variant)
+
+
 def _instruction(facts: Facts, launch: Launch) -> Iterator[str]:
     """`launch.instruction` is a kind, perhaps with a part of the name: "tcgen05 kind::mxf4nvf4"."""
-    kinds = sorted({instruction.split(" ")[0] for instruction in facts.instructions})
+    kinds = sorted(_kinds(facts))
     expected, _, part = (launch.instruction or "").partition(" ")
     if kinds != ([expected] if expected else []) or not all(part in one for one in facts.instructions):
         found = " and ".join(facts.instructions if part else kinds) or "none"
         yield f"the matrix instruction is {found}, but should be {launch.instruction or 'none'}"
+
+
+def _kinds(facts: Facts) -> set[str]:
+    return {instruction.split(" ")[0] for instruction in facts.instructions}
 
 
 def _of_kernel(facts: Facts, launch: Launch) -> Iterator[str]:
