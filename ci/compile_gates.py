@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ..kernels.plan import TRITONS
-from . import gate_cache, gate_diff, gate_golden, gate_report, gate_run, gates
+from . import gate_amd, gate_cache, gate_diff, gate_golden, gate_report, gate_run, gates
 from .gate_elsewhere import NoGates
 from .gate_known import verdict
 from .gate_report import Judged
@@ -41,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
             with _packages(packages):
                 found = _judged(triton, _chosen(options, triton), options)
                 notes += _compared(triton, found, options)
+                notes += [f"Triton {triton}, {line}" for line in (gate_amd.lines(options.jobs) if options.amd else ())]
             judged += gate_golden.against_record(triton, found)
             seconds[triton] = time.perf_counter() - start
         notes += gate_golden.record(judged, options) if options.record else gate_golden.unrecorded(judged)
@@ -75,9 +76,15 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--all", action="store_true", help="every launch, not samples of what plans do not choose")
     what.add_argument("--whole", action="store_true", help="let Triton make PTX for every architecture by itself")
     parser.add_argument("--triton", default=gates.DEFAULT_TRITON, help='releases, with commas between, or "all"')
+    what.add_argument("--amd", action="store_true", help="say what compiles for AMD GPUs; never red")
     parser.add_argument(
         "--packages", action="append", default=[], metavar="VERSION=DIR", help="where a Triton is that is not installed"
     )
+    _add_how(parser)
+    return parser
+
+
+def _add_how(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many compile at the same time")
     keeping = parser.add_mutually_exclusive_group()
     keeping.add_argument("--cache", type=Path, metavar="DIR", help="where facts are kept between runs")
@@ -88,7 +95,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--reason", metavar="TEXT", help="why recorded facts change; kept beside them")
     parser.add_argument("--junit", type=Path, metavar="FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="a summary for CI")
-    return parser
 
 
 def _capability(name: str) -> tuple[int, int]:

@@ -77,6 +77,4 @@ def _main(asked: Path, found: Path) -> None:
 
 
 if __name__ == "__main__":
-    from nvfp4_suite.ci import gate_elsewhere  # not this file under the name __main__, which a pickle cannot name
-
-    gate_elsewhere._main(*map(Path, sys.argv[1:]))
+    _main(*map(Path, sys.argv[1:]))
