@@ -35,7 +35,7 @@ KERNELS: dict[str, Must] = {
     "gemv.w4a16_gemv": Must(),
     "gemv.linear_gemv": Must(),
     "linear.linear_gemm": Must(narrow_products=1),  # which part x its bytes of a row: below one row's
-    "linear.sum_splits": _POINTWISE,
+    "linear.sum_splits": Must(),
     "pointwise.gated_activation": _POINTWISE,
     "pointwise.sum_routes": _POINTWISE,
     "pointwise.weigh_input": _POINTWISE,
