@@ -4,6 +4,7 @@
 # ///
 """The front door: one session per use. `nox -l` lists them; arguments after `--` go to what the session runs."""
 
+import argparse
 import os
 from pathlib import Path
 
@@ -26,14 +27,23 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All but the compile gates, on the CPU: kernels run in Triton's interpreter."""
+    """All that needs no compiler and no GPU: kernels run in Triton's interpreter."""
     install_tests(session)
     in_parallel(session, "--engine", "interpreter")
 
 
 @nox.session(name="compile-gates")
 def compile_gates(session: nox.Session) -> None:
-    """Compile every launch of every plan, for every GPU that it is planned for; needs neither torch nor a GPU."""
+    """Compile what plans choose, for every GPU it is for; needs neither torch nor a GPU. `-- --help` says more."""
+    session.install(*group("compile-gates"))
+    packages = [f"--packages={version}={path}" for version, path in other_tritons(session).items()]
+    gates = ("python", "-m", "nvfp4_suite.ci.compile_gates", *packages, *session.posargs)
+    session.run(*gates, env={"PYTHONPATH": children_path()})
+
+
+@nox.session(name="gate-tests")
+def gate_tests(session: nox.Session) -> None:
+    """Whether the compile gates list what they should and are red where they should be; needs no torch either."""
     session.install(*group("compile-gates"))
     in_parallel(session, "--engine", "compile", "tests/compile")
 
@@ -68,6 +78,21 @@ def group(name: str) -> list[str]:
     return nox.project.dependency_groups(PROJECT, name)
 
 
+def other_tritons(session: nox.Session) -> dict[str, Path]:
+    """By version, where each Triton that `--triton` asks for is, but for the session's own; installs them."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--triton", default="")
+    asked = parser.parse_known_args(session.posargs)[0].triton.split(",")
+    pins = [group(name)[0] for name in PROJECT["dependency-groups"] if name.startswith("triton-")]
+    found = {}
+    for version in (pin.partition("==")[2] for pin in pins):
+        if "all" in asked or version in asked or version.rpartition(".")[0] in asked:
+            found[version] = Path(".nox", "tritons", version).absolute()
+            if not (found[version] / f"triton-{version}.dist-info").exists():
+                session.install("--no-deps", "--target", str(found[version]), f"triton=={version}")
+    return found
+
+
 def install_tests(session: nox.Session) -> None:
     """Torch and the test tools, then our Triton over the one that a build of torch may have pinned."""
     if session.venv_backend != "none":
@@ -83,7 +108,7 @@ def in_parallel(session: nox.Session, *arguments: str) -> None:
 
 
 def children_path() -> str:
-    """PYTHONPATH for the tools of ci/ and the processes that they start: this tree first."""
+    """PYTHONPATH for our own tools and the processes that they start: this tree first."""
     return os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
 
