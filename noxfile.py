@@ -4,6 +4,7 @@
 # ///
 """The front door: one session per use. `nox -l` lists them; arguments after `--` go to what the session runs."""
 
+import argparse
 import os
 from pathlib import Path
 
@@ -26,26 +27,36 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All but the compile gates, on the CPU: kernels run in Triton's interpreter."""
+    """All that needs no compiler and no GPU: kernels run in Triton's interpreter."""
     install_tests(session)
     in_parallel(session, "--engine", "interpreter")
 
 
 @nox.session(name="compile-gates")
 def compile_gates(session: nox.Session) -> None:
-    """Compile every launch of every plan, for every GPU that it is planned for; needs neither torch nor a GPU."""
+    """Compile what plans choose, for every GPU it is for; needs neither torch nor a GPU. `-- --help` says more."""
+    session.install(*group("compile-gates"))
+    packages = [f"--packages={version}={path}" for version, path in other_tritons(session).items()]
+    gates = ("python", "-m", "nvfp4_suite.ci.compile_gates", *packages, *session.posargs)
+    session.run(*gates, env={"PYTHONPATH": children_path()})
+
+
+@nox.session(name="gate-tests")
+def gate_tests(session: nox.Session) -> None:
+    """Whether the compile gates list what they should and are red where they should be; needs no torch either."""
     session.install(*group("compile-gates"))
     in_parallel(session, "--engine", "compile", "tests/compile")
 
 
 @nox.session(name="gpu-tests", default=False)
 def gpu_tests(session: nox.Session) -> None:
-    """The tests that run kernels, on this host's GPU; fails without one. `--no-venv` takes the host's own packages.
+    """The tests that run kernels, on this host's GPUs; fails without one. `--no-venv` takes the host's own packages.
 
-    A host without nox runs the command that this session prints.
+    `-- --tier smoke|ci|all`, `-- --sanitize`, and whatever pytest takes. A host without nox runs the command that this
+    session prints.
     """
     install_tests(session)
-    in_parallel(session, "--engine", "gpu", "--maxprocesses", "8")
+    session.run("python", "-m", "nvfp4_suite.ci.gpu_tests", *session.posargs, env={"PYTHONPATH": children_path()})
 
 
 @nox.session(default=False)
@@ -67,6 +78,21 @@ def group(name: str) -> list[str]:
     return nox.project.dependency_groups(PROJECT, name)
 
 
+def other_tritons(session: nox.Session) -> dict[str, Path]:
+    """By version, where each Triton that `--triton` asks for is, but for the session's own; installs them."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--triton", default="")
+    asked = parser.parse_known_args(session.posargs)[0].triton.split(",")
+    pins = [group(name)[0] for name in PROJECT["dependency-groups"] if name.startswith("triton-")]
+    found = {}
+    for version in (pin.partition("==")[2] for pin in pins):
+        if "all" in asked or version in asked or version.rpartition(".")[0] in asked:
+            found[version] = Path(".nox", "tritons", version).absolute()
+            if not (found[version] / f"triton-{version}.dist-info").exists():
+                session.install("--no-deps", "--target", str(found[version]), f"triton=={version}")
+    return found
+
+
 def install_tests(session: nox.Session) -> None:
     """Torch and the test tools, then our Triton over the one that a build of torch may have pinned."""
     if session.venv_backend != "none":
@@ -75,14 +101,14 @@ def install_tests(session: nox.Session) -> None:
 
 
 def in_parallel(session: nox.Session, *arguments: str) -> None:
-    """Pytest with one worker per core, as compiling takes the cores also where a GPU runs; one thread per worker."""
+    """Pytest with one worker per core, and one thread per worker."""
     workers = ("--numprocesses", "auto", "--dist", "worksteal")
     env = {"OMP_NUM_THREADS": "1"}
     session.run("python", "-m", "pytest", *workers, *arguments, *session.posargs, env=env)
 
 
 def children_path() -> str:
-    """PYTHONPATH for processes that the golden tool starts: this tree first."""
+    """PYTHONPATH for our own tools and the processes that they start: this tree first."""
     return os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
 

@@ -1,6 +1,8 @@
-"""Environment variables that make another kernel run than its launch describes. Pure."""
+"""Environment variables that make another kernel run than its launch describes, or on another GPU. Pure."""
 
 import os
+
+CHOOSES_GPUS = "CUDA_VISIBLE_DEVICES"
 
 CHANGES_CODE = (
     "TRITON_INTERPRET",

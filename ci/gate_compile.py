@@ -1,9 +1,16 @@
-"""Compiles one launch for one architecture and reads off what came out. Needs Triton, but neither torch nor a GPU."""
+"""Compiles one launch for some architectures and reads off what came out. Needs Triton, but neither torch nor a GPU.
 
+Some architectures get the same PTX from Triton, but for the name of the target (FAMILIES). There, `compile_family` may
+let Triton make it once and assemble it for each: whether it is still the same, a run of the gates finds out first, with
+one launch of every kernel that it compiles for each architecture as a whole.
+"""
+
+import contextlib
+import io
 import os
 import re
-import subprocess
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -13,43 +20,48 @@ from threading import Thread
 
 from ..kernels.launch import Launch, device_function
 from .environment import code_changing
+from .gate_facts import Capability, Facts, GateError, facts_of
 
-Capability = tuple[int, int]
-
-# Groups: the kind and the rest of its name, which holds shape and types. PTX ISA: wgmma, tcgen05.mma and mma.sync.
-_MATRIX = re.compile(r"\b(?:(wgmma)\.mma_async\.sync\.aligned|(tcgen05)\.mma|(mma\.sync)\.aligned)\.(\S+)")
-_USAGE = re.compile(r"\bREG:(\d+) STACK:(\d+)")
-
-
-class GateError(AssertionError):
-    """A launch does not become the binary that it should: which launch, on which architecture, what was wrong."""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the compiler made of one launch. Sizes are in bytes, `registers` and `stack_bytes` per thread.
-
-    `instructions` are the distinct matrix instructions of the PTX ("wgmma m64n64k16.f32.bf16.bf16"), `target` is its
-    architecture ("sm_90a"). Registers that do not fit are spilled to the stack. `assembler` is the ptxas that was used.
-    """
-
-    cubin_bytes: int
-    shared_bytes: int
-    registers: int
-    stack_bytes: int
-    instructions: tuple[str, ...]
-    target: str
-    triton: str
-    assembler: str
+FAMILIES: tuple[tuple[Capability, ...], ...] = (
+    ((8, 0),),  # apart from sm_86: Triton turns off a pass of LLVM for it
+    ((8, 6), (8, 7)),
+    ((8, 9),),
+    ((9, 0),),
+    ((10, 0), (10, 3), (11, 0)),
+    ((12, 0), (12, 1)),
+)
 
 
 def arch_name(capability: Capability) -> str:
     return "sm_{}{}".format(*capability)
 
 
+@dataclass(frozen=True)
+class Binary:
+    """What Triton made of a launch for one architecture: `head` is that of its PTX if it is another's."""
+
+    ttir: str
+    ptx: str
+    cubin: bytes
+    shared_bytes: int
+    head: str = ""
+
+
 def compile_launch(launch: Launch, capability: Capability) -> Facts:
     """The facts of `launch`, compiled for `capability` in this process; raises what `compiled` raises."""
-    return _facts(compiled(launch, capability), 10 * capability[0] + capability[1])
+    return facts_of_binary(binary_of(launch, capability), capability)
+
+
+def binary_of(launch: Launch, capability: Capability) -> Binary:
+    made = compiled(launch, capability)
+    return Binary(made.asm["ttir"], made.asm["ptx"], made.asm["cubin"], made.metadata.shared)
+
+
+def facts_of_binary(binary: Binary, capability: Capability) -> Facts:
+    from triton import __version__
+
+    tools = {"triton": __version__, "assembler": assembler(capability), "head": binary.head}
+    return facts_of(binary.ttir, binary.ptx, binary.cubin, binary.shared_bytes, **tools)
 
 
 def compiled(launch: Launch, capability: Capability):
@@ -58,10 +70,51 @@ def compiled(launch: Launch, capability: Capability):
     Raises GateError if the environment changes what is compiled, if the launch does not fit its function, or with the
     compiler's last line if it does not compile.
     """
-    if name := code_changing():
-        raise GateError(f"{name} is set and changes what is compiled, but should not be")
-    import triton
     from triton.backends.compiler import GPUTarget
+
+    return compiled_for(launch, GPUTarget("cuda", 10 * capability[0] + capability[1], 32), arch_name(capability))
+
+
+def compiled_for(launch: Launch, target, name: str):
+    """Triton's compiled kernel of `launch` for `target`, which messages call `name`. Triton's own cache has no part."""
+    if variable := code_changing():
+        raise GateError(f"{variable} is set and changes what is compiled, but should not be")
+    import triton
+
+    source = _source(launch)
+    try:
+        with _own_cache(), contextlib.redirect_stdout(io.StringIO()):  # where ptxas fails, Triton prints all of the PTX
+            return triton.compile(source, target=target, options=_options(launch))
+    except Exception as error:
+        raise GateError(f"{launch.label} on {name} does not compile, but should: {_last_line(error)}") from error
+
+
+def retargeted(ptx: str, capability: Capability) -> str:
+    """`ptx` for another architecture of its family."""
+    from triton.backends.nvidia.compiler import sm_arch_from_capability
+
+    name = sm_arch_from_capability(10 * capability[0] + capability[1])
+    return re.sub(r"^\.target \w+", f".target {name}", ptx, count=1, flags=re.MULTILINE)
+
+
+def assembled(launch: Launch, head: Binary, head_capability: Capability, capability: Capability) -> Binary:
+    """The PTX of `head`, assembled for `capability` with Triton's own options. Raises GateError if ptxas fails."""
+    from triton.backends.compiler import GPUTarget, Language
+    from triton.compiler import make_backend
+
+    backend = make_backend(GPUTarget("cuda", 10 * capability[0] + capability[1], 32))
+    stages, ptx = {}, retargeted(head.ptx, capability)
+    backend.add_stages(stages, backend.parse_options(_options(launch)), Language.TRITON)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            cubin = stages["cubin"](ptx, {})
+    except Exception as error:
+        text = f"{launch.label} on {arch_name(capability)} does not compile, but should: {_last_line(error)}"
+        raise GateError(text) from error
+    return Binary(head.ttir, ptx, cubin, head.shared_bytes, arch_name(head_capability))
+
+
+def _source(launch: Launch):
     from triton.compiler import ASTSource
 
     function = device_function(launch)
@@ -70,15 +123,11 @@ def compiled(launch: Launch, capability: Capability):
     places = {name: (place,) for place, name in enumerate(function.arg_names)}
     constants = {places[name]: value for name, value in launch.constexprs}
     attributes = {places[name]: [["tt.divisibility", 16]] for name in launch.divisible}
-    source = ASTSource(function, {name: signature[name] for name in function.arg_names}, constants, attributes)
-    target = GPUTarget("cuda", 10 * capability[0] + capability[1], 32)
-    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "enable_fp_fusion": launch.fp_fusion}
-    try:
-        return triton.compile(source, target=target, options=options)
-    except Exception as error:
-        lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("Repro command")]
-        last = lines[-1].strip() if lines else type(error).__name__
-        raise GateError(f"{launch.label} on {arch_name(capability)} does not compile, but should: {last}") from error
+    return ASTSource(function, {name: signature[name] for name in function.arg_names}, constants, attributes)
+
+
+def _options(launch: Launch) -> dict:
+    return {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "enable_fp_fusion": launch.fp_fusion}
 
 
 def _check_arguments(launch: Launch, function) -> None:
@@ -96,63 +145,67 @@ def _check_arguments(launch: Launch, function) -> None:
             raise GateError(f"{launch.label}: {name} is {one} do_not_specialize, but should be exactly one of the two")
 
 
-def _facts(compiled, arch: int) -> Facts:
+def _last_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("Repro command")]
+    return lines[-1].strip() if lines else type(error).__name__
+
+
+@contextlib.contextmanager
+def _own_cache() -> Iterator[None]:
+    """A directory of its own for one compilation: Triton keeps every stage, half a megabyte of them."""
+    before = os.environ.get("TRITON_CACHE_DIR")
+    with tempfile.TemporaryDirectory(prefix="nvfp4-gate-", ignore_cleanup_errors=True) as directory:
+        os.environ["TRITON_CACHE_DIR"] = directory
+        try:
+            yield
+        finally:
+            os.environ.pop("TRITON_CACHE_DIR")
+            if before is not None:
+                os.environ["TRITON_CACHE_DIR"] = before
+
+
+def assembler(capability: Capability) -> str:
+    """The ptxas that Triton uses for `capability`: its name if Triton ships it, its path if not, and its version."""
+    import triton
     from triton.backends.nvidia.compiler import get_ptxas
 
-    cubin, ptx, assembler = compiled.asm["cubin"], compiled.asm["ptx"], get_ptxas(arch)
-    registers, stack_bytes = _usage(cubin)
-    found = [[part for part in match if part] for match in _MATRIX.findall(ptx)]
-    return Facts(
-        cubin_bytes=len(cubin),
-        shared_bytes=compiled.metadata.shared,
-        registers=registers,
-        stack_bytes=stack_bytes,
-        instructions=tuple(sorted({f"{kind} {form}" for kind, form in found})),
-        target=re.search(r"^\.target (\w+)", ptx, re.MULTILINE)[1],
-        triton=compiled.metadata.triton_version,
-        assembler=f"{_origin(assembler.path)} {assembler.version}",
-    )
+    tool = get_ptxas(10 * capability[0] + capability[1])
+    bundled = Path(tool.path).is_relative_to(Path(triton.__file__).parent)
+    return f"{Path(tool.path).name if bundled else tool.path} {tool.version}"
 
 
-def _origin(tool: str) -> str:
-    """The name of a tool that Triton ships, the whole path of any other."""
-    import triton
+class Child:
+    """A child process that calls functions, so that an assertion inside the compiler is a GateError too.
 
-    bundled = Path(tool).is_relative_to(Path(triton.__file__).parent)
-    return Path(tool).name if bundled else tool
+    It stays for the next call, as importing Triton takes longer than compiling a small kernel, and ends with its
+    parent. After a crash the next call gets another.
+    """
+
+    def __init__(self):
+        self._pool: ProcessPoolExecutor | None = None
+
+    def call(self, where: str, function, *arguments):
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_end_with_parent)
+        try:
+            return self._pool.submit(function, *arguments).result()
+        except BrokenProcessPool as error:
+            self._pool = None
+            message = f"{where}: the compiler ended its process, but should compile; it may have said why"
+            raise GateError(message) from error
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
 
 
-def _usage(cubin: bytes) -> tuple[int, int]:
-    """Registers and stack bytes per thread of a cubin with one kernel."""
-    from triton import knobs
-
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
-        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    registers, stack_bytes = _USAGE.search(text).groups()
-    return int(registers), int(stack_bytes)
-
-
-_child: ProcessPoolExecutor | None = None
+_child = Child()
 
 
 def compile_in_child(launch: Launch, capability: Capability) -> Facts:
-    """`compile_launch` in a child process, so that an assertion inside the compiler is a GateError too.
-
-    The child stays for the next launch (importing Triton takes longer than compiling a small kernel) and ends with
-    this process. Under pytest-xdist every worker has its own; without xdist a crash still costs one test only.
-    """
-    global _child
-    if _child is None:
-        _child = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_end_with_parent)
-    try:
-        return _child.submit(compile_launch, launch, capability).result()
-    except BrokenProcessPool as error:
-        _child = None
-        where = f"{launch.label} on {arch_name(capability)}"
-        raise GateError(f"{where}: the compiler ended its process, but should compile; it may have said why") from error
+    """`compile_launch` in a child process. Under pytest-xdist every worker has its own."""
+    return _child.call(f"{launch.label} on {arch_name(capability)}", compile_launch, launch, capability)
 
 
 def _end_with_parent() -> None:

@@ -4,26 +4,31 @@ Needs Triton, but neither torch nor a GPU. `launches` lists what is gated, `comp
 `check` compares the facts with what the launch and its architecture demand.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from itertools import product
 
-from ..contract.gpus import ARCHITECTURES, CATALOG, PORTABLE, Gpu
+from ..contract.gpus import ARCHITECTURES, PORTABLE, Gpu
 from ..contract.kernel import ACTIVATIONS, DTYPES
 from ..contract.shapes import CHECKPOINTS, LayerShape
+from ..kernels import pointwise, w4a4
 from ..kernels.launch import Launch
-from ..kernels.linear_plan import SPLITS, plan_linear
-from ..kernels.plan import plan_layer
-from ..kernels.pointwise import quantize
+from ..kernels.linear_plan import SPLITS, LinearPlan, plan_linear
+from ..kernels.plan import LayerPlan, plan_layer
+from ..kernels.releases import NO_ASSEMBLER
 from ..kernels.variants import DEFAULT, VARIANTS
-from ..kernels.w4a4 import NATIVE
-from .gate_compile import Capability, Facts, GateError, arch_name, compile_in_child, compile_launch
+from .gate_compile import arch_name, compile_in_child, compile_launch
+from .gate_facts import Capability, Facts, GateError
+from .gate_rules import check
+from .plans import CARDS, TOKENS
 
 __all__ = [
     "Facts",
     "GateError",
     "arch_name",
     "check",
+    "chosen",
     "compile_in_child",
     "compile_launch",
     "launch_id",
@@ -32,11 +37,9 @@ __all__ = [
 ]
 
 GATED: tuple[Capability, ...] = ((8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1))
-NAMES = ("Qwen3.6-35B-A3B", "Qwen3.5-122B-A10B", "Qwen3.8-Flash", "Gemma-4-26B-A4B", "MiniMax-M2.5", "GLM-4.7")
-SHAPES = tuple(CHECKPOINTS[name] for name in NAMES)
-RAGGED = LayerShape(256, 8, 272, 80)  # no K of the six is an odd multiple of 16, which is another binary
-LONG = LayerShape(256, 8, 2048, 2048)  # a down of long K, which some tunings give more warps
-TOKENS = (1, 3, 16, 64, 100, 128, 150, 256, 512, 1024, 2048, 4096, 8192, 32768)  # every tile of every shape
+DEFAULT_TRITON = "3.8.0"
+
+RAGGED = LayerShape(256, 8, 272, 80)  # no published K is an odd multiple of 16, which is another binary
 
 # One GEMM of each of these plans stands for all that a variant other than the default chooses, which crossed would take
 # many minutes. Among them are both blocks, both dtypes, weighted and not, and every kind of K: of whole steps, with a
@@ -50,93 +53,169 @@ SAMPLES: tuple[tuple[int, LayerShape, str, str], ...] = (  # tokens, shape, dtyp
 
 # Of W4A4, likewise: all blocks, kinds of K, dtypes, activations, weighted and not, and down both ways.
 W4A4_SAMPLES: tuple[tuple[int, LayerShape, str, str, bool, str], ...] = (
-    (1, SHAPES[0], "bf16", "silu", False, "prefill_w4a4"),
+    (1, CHECKPOINTS["Qwen3.6-35B-A3B"], "bf16", "silu", False, "prefill_w4a4"),
     (512, RAGGED, "fp16", "gelu", True, "prefill_w4a4"),
-    (4096, SHAPES[0], "fp16", "gelu_tanh", True, "prefill_w4a4_atomic"),
+    (4096, CHECKPOINTS["Qwen3.6-35B-A3B"], "fp16", "gelu_tanh", True, "prefill_w4a4_atomic"),
     (4096, RAGGED, "bf16", "swigluoai", False, "prefill_w4a4_atomic"),
     (1, RAGGED, "fp16", "swigluoai", True, "prefill_w4a4_native"),
-    (4096, SHAPES[0], "bf16", "gelu", False, "prefill_w4a4_native"),
-    (512, SHAPES[0], "bf16", "silu", False, "prefill_w4a4_native"),
+    (4096, CHECKPOINTS["Qwen3.6-35B-A3B"], "bf16", "gelu", False, "prefill_w4a4_native"),
+    (512, CHECKPOINTS["Qwen3.6-35B-A3B"], "bf16", "silu", False, "prefill_w4a4_native"),
 )
 
-# Of a linear layer: rows for the GEMV and for both blocks; K that is cut wide, narrow, and ragged.
-LINEAR_ROWS, LINEAR_K = (1, 16, 64), (4096, 640, 272)
+# Of a linear layer: rows for the GEMV and for both blocks, with K that is cut wide and narrow, in both dtypes; and of a
+# ragged K, as of a ragged layer, one dtype a block.
+LINEAR_ROWS, LINEAR_K = (1, 16, 64), (4096, 640)
+LINEAR_RAGGED: tuple[tuple[int, str], ...] = ((1, "bf16"), (16, "bf16"), (64, "fp16"))
 
 
 @cache
-def launches() -> tuple[tuple[Capability, Launch], ...]:
+def launches(triton: str = DEFAULT_TRITON) -> tuple[tuple[Capability, Launch], ...]:
     """Every (capability, launch) to gate, each binary once: two stages that run the same binary are one launch.
 
-    An architecture gets what the plans of its own GPUs choose and, because a GPU that the catalog does not know runs
-    it, the portable plan. Both cross SHAPES (its own also RAGGED and LONG), TOKENS, dtypes, activations and
-    weight_on_input; its own, on FP4 hardware, also input scales, which bring W4A4. Of the variants that are kept for
-    comparison it gets SAMPLES, of W4A4 otherwise W4A4_SAMPLES, and of the linear layer its own GPUs' plans alone: the
-    portable plan's loops are those of the layers.
+    An architecture gets all that the plans of its cards choose for every published shape and number of tokens, crossed
+    with dtypes, activations and weight_on_input, and for linear layers. It gets samples of what no card chooses by
+    itself: a K that is an odd multiple of 16 (see `_ragged`), the variants that are kept for comparison, W4A4 without
+    an FP4 instruction or on a ragged K, and decode with emulated e4m3, which stands for the portable plan; an
+    architecture without e4m3 gates that plan whole.
     """
     found: dict[tuple[Capability, Launch], tuple[Capability, Launch]] = {}
-    portable = _planned(PORTABLE, SHAPES) + _decode(PORTABLE, SHAPES)
     for capability in GATED:
-        instruction = ARCHITECTURES[capability].matrix_instruction
-        gpus = [gpu for gpu in CATALOG if gpu.capability == capability]
-        shapes = (*SHAPES, RAGGED, LONG)
-        own = [launch for gpu in gpus for launch in _planned(gpu, shapes) + _decode(gpu, shapes)]
-        others = [replace(launch, instruction=launch.instruction and instruction) for launch in portable]
-        fp4 = shapes[:-1] if ARCHITECTURES[capability].native_fp4 else ()
-        own += [launch for gpu in gpus for launch in _planned(gpu, fp4, input_scales=True)]
-        rest = [launch for gpu in gpus for launch in _samples(gpu) + _w4a4(gpu) + _linear(gpu)]
-        for launch in own + others + rest:
+        # A release that cannot plan for it gates what the default does, so that an unexpected pass shows.
+        by = DEFAULT_TRITON if triton in NO_ASSEMBLER.get(capability, ()) else triton
+        gpus = [gpu for gpu in CARDS if gpu.capability == capability]
+        layers = [launch for gpu in gpus for launch in _published(gpu, by) + _ragged(gpu, by)]
+        rest = [launch for gpu in gpus for launch in _samples(gpu, by) + _w4a4(gpu, by) + _linear(gpu)]
+        for launch in layers + rest + _portable(capability, by):
             found.setdefault((capability, replace(launch, stage="")), (capability, launch))
     return tuple(found.values())
 
 
-def _planned(gpu: Gpu, shapes: tuple[LayerShape, ...], **options) -> list[Launch]:
-    """The launches of all plans for `gpu` and `shapes`, in the order of their first appearance."""
+def _published(gpu: Gpu, triton: str) -> list[Launch]:
+    """The launches of all plans for `gpu` and published shapes: what "auto" chooses, prefill and decode."""
     plans = (
-        plan_layer(gpu, shape, tokens, dtype=dtype, activation=activation, weight_on_input=weight_on_input, **options)
-        for dtype in DTYPES
-        for shape in shapes
-        for tokens in TOKENS
-        for activation in ACTIVATIONS
-        for weight_on_input in (False, True)
+        plan_layer(gpu, shape, tokens, triton=triton, dtype=dtype, weight_on_input=weigh, kernel=kernel)
+        for shape, dtype, weigh in product(CHECKPOINTS.values(), DTYPES, (False, True))
+        for tokens, kernel in (*((tokens, "prefill") for tokens in TOKENS), (1, "decode"))
     )
-    return list(dict.fromkeys(launch for plan in plans for launch in plan.launches))
+    return _distinct(plans) + [pointwise.activation(*pair) for pair in product(DTYPES, ACTIVATIONS)]
 
 
-def _samples(gpu: Gpu) -> list[Launch]:
+def _ragged(gpu: Gpu, triton: str) -> list[Launch]:
+    """Of a ragged layer: every block and every cut, weighted and not, in one dtype each, which alternates."""
+    plans = []
+    for tokens in TOKENS:
+        plan = plan_layer(gpu, RAGGED, tokens, triton=triton, kernel="prefill")
+        dtype = DTYPES[plan.launch("gate_up").constexpr("BLOCK_M").bit_length() % 2]
+        plans.append(plan_layer(gpu, RAGGED, tokens, triton=triton, dtype=dtype, kernel="prefill"))
+    return _distinct([*plans, plan_layer(gpu, RAGGED, 1, triton=triton, kernel="decode")])
+
+
+def _samples(gpu: Gpu, triton: str) -> list[Launch]:
     return [
-        plan_layer(gpu, shape, tokens, dtype=dtype, kernel=name).launch(stage)
+        plan_layer(gpu, shape, tokens, triton=triton, dtype=dtype, kernel=name).launch(stage)
         for name in VARIANTS
         if name != DEFAULT
         for tokens, shape, dtype, stage in SAMPLES
     ]
 
 
-def _w4a4(gpu: Gpu) -> list[Launch]:
-    plans = (
+def _w4a4(gpu: Gpu, triton: str) -> list[Launch]:
+    """W4A4_SAMPLES, the quantizer, and all that "auto" chooses of W4A4 on a card with an FP4 instruction."""
+    samples = [
         plan_layer(
-            gpu, shape, tokens, dtype=dtype, activation=name, weight_on_input=weigh, input_scales=True, kernel=kernel
+            gpu,
+            shape,
+            tokens,
+            triton=triton,
+            dtype=dtype,
+            activation=name,
+            weight_on_input=weigh,
+            input_scales=True,
+            kernel=kernel,
         )
         for tokens, shape, dtype, name, weigh, kernel in W4A4_SAMPLES
-    )
-    plans = [plan for plan in plans if plan.kernel != NATIVE or plan.launch("gate_up").constexpr("NATIVE")]
-    return [launch for plan in plans for launch in plan.launches] + [quantize(dtype, "128x4") for dtype in DTYPES]
+    ]
+    samples = [plan for plan in samples if plan.kernel != w4a4.NATIVE or plan.launch("gate_up").constexpr("NATIVE")]
+    return _distinct([*samples, *_native(gpu, triton)]) + [pointwise.quantize(dtype, "128x4") for dtype in DTYPES]
 
 
-def _decode(gpu: Gpu, shapes: tuple[LayerShape, ...]) -> list[Launch]:
-    """The launches of all decode plans, in which the number of tokens has no part."""
-    plans = (
-        plan_layer(gpu, shape, 1, dtype=dtype, weight_on_input=weight_on_input, kernel="decode")
-        for dtype, shape, weight_on_input in product(DTYPES, shapes, (False, True))
-    )
-    return list(dict.fromkeys(launch for plan in plans for launch in plan.launches))
+def _native(gpu: Gpu, triton: str) -> list[LayerPlan]:
+    if not w4a4.is_native(gpu, triton):
+        return []
+    return [
+        plan_layer(
+            gpu,
+            shape,
+            tokens,
+            triton=triton,
+            dtype=dtype,
+            activation=activation,
+            weight_on_input=weigh,
+            input_scales=True,
+            kernel="w4a4",
+        )
+        for shape, dtype, weigh in product(CHECKPOINTS.values(), DTYPES, (False, True))
+        for tokens, activation in product(TOKENS, ACTIVATIONS)
+    ]
+
+
+def _portable(capability: Capability, triton: str) -> list[Launch]:
+    """What stands for the portable plan on `capability`, with the instruction that is to come out there."""
+    if ARCHITECTURES[capability].native_e4m3:
+        launches = [
+            plan_layer(PORTABLE, shape, 1, triton=triton, dtype=dtype, kernel="decode").launch("down")
+            for shape, dtype in ((CHECKPOINTS["GLM-5.2"], "bf16"), (RAGGED, "fp16"))
+        ]
+    else:
+        launches = _published(PORTABLE, triton) + _ragged(PORTABLE, triton)
+    instruction = ARCHITECTURES[capability].matrix_instruction
+    return [replace(launch, instruction=launch.instruction and instruction) for launch in launches]
 
 
 def _linear(gpu: Gpu) -> list[Launch]:
-    plans = (
+    sizes = [(rows, k, dtype) for rows, k, dtype in product(LINEAR_ROWS, LINEAR_K, DTYPES)]
+    sizes += [(rows, RAGGED.hidden, dtype) for rows, dtype in LINEAR_RAGGED]
+    return _distinct(
         plan_linear(gpu, rows, 4096, k, dtype=dtype, split_k=split_k)
-        for dtype, rows, k, split_k in product(DTYPES, LINEAR_ROWS, LINEAR_K, SPLITS)
+        for (rows, k, dtype), split_k in product(sizes, SPLITS)
     )
+
+
+def _distinct(plans: Iterable[LayerPlan | LinearPlan]) -> list[Launch]:
+    """The launches of all `plans`, in the order of their first appearance."""
     return list(dict.fromkeys(launch for plan in plans for launch in plan.launches))
+
+
+def chosen(triton: str = DEFAULT_TRITON) -> tuple[tuple[Capability, Launch], ...]:
+    """The part of `launches` that a run gates unless it is asked for all.
+
+    Whole are the plans of golden/plans.json: what "auto" chooses in bf16 without weight_on_input. Of the other launches
+    those are taken that show something new of their kernel on their architecture: a tile with its kind of K, or a value
+    of an option, a dtype or a type of scales.
+    """
+    gates = launches(triton)
+    planned = {(capability, replace(launch, stage="")) for capability, launch in _recorded(triton)}
+    first = [gate for gate in gates if (gate[0], replace(gate[1], stage="")) in planned]
+    seen = {feature for gate in first for feature in _features(*gate)}
+    taken = set(first)
+    for gate in gates:
+        if not _features(*gate) <= seen:
+            taken.add(gate)
+            seen |= _features(*gate)
+    return tuple(gate for gate in gates if gate in taken)
+
+
+def _recorded(triton: str) -> Iterable[tuple[Capability, Launch]]:
+    """Every (capability, launch) of golden/plans.json."""
+    for gpu, shape, tokens in product(CARDS, CHECKPOINTS.values(), TOKENS):
+        for launch in plan_layer(gpu, shape, tokens, triton=triton).launches:
+            yield gpu.capability, launch
+
+
+def _features(capability: Capability, launch: Launch) -> set[tuple]:
+    """What a launch shows of its kernel on `capability`."""
+    options = {pair for pair in launch.constexprs if not _is_size(pair[1])}
+    return {(capability, launch.kernel, *pair) for pair in {("tile", tile_name(launch)), *launch.arguments, *options}}
 
 
 def launch_id(capability: Capability, launch: Launch) -> str:
@@ -163,28 +242,3 @@ def _short(name: str, value: object) -> str:
     if isinstance(value, bool):
         return name.lower() if value else ""
     return value if isinstance(value, str) else f"{name.rsplit('_', 1)[-1].lower()}{value}"
-
-
-def check(facts: Facts, launch: Launch, capability: Capability) -> None:
-    """Raises GateError with all that is wrong with `facts`, the compiled `launch` for `capability`.
-
-    There is a cubin, for this architecture; shared memory stays within the opt-in limit; all matrix instructions are
-    of the kind that the launch expects, and there are none where it expects none; nothing is spilled.
-    """
-    arch, limit = arch_name(capability), ARCHITECTURES[capability].shared_memory
-    kinds = sorted({instruction.split(" ")[0] for instruction in facts.instructions})
-    expected, _, name = (launch.instruction or "").partition(" ")
-    wrong = []
-    if not facts.cubin_bytes:
-        wrong.append("there is no cubin, but should be one")
-    if facts.target.rstrip("af") != arch:
-        wrong.append(f"the target is {facts.target}, but should be {arch}")
-    if facts.shared_bytes > limit:
-        wrong.append(f"shared memory is {facts.shared_bytes:,} bytes, but should be at most {limit:,}")
-    if kinds != ([expected] if expected else []) or not all(name in one for one in facts.instructions):
-        found, wanted = " and ".join(facts.instructions if name else kinds) or "none", launch.instruction or "none"
-        wrong.append(f"the matrix instruction is {found}, but should be {wanted}")
-    if facts.stack_bytes:
-        wrong.append(f"the stack is {facts.stack_bytes:,} bytes a thread (spilled registers), but should be 0")
-    if wrong:
-        raise GateError(f"{launch.label} on {arch}: " + "; ".join(wrong))

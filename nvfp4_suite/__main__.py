@@ -1,10 +1,12 @@
-"""Shows what dispatch chooses, for any card, from any machine; needs neither torch nor triton.
+"""Shows what dispatch chooses, for any card, and replays a failure, on any machine.
 
-python -m nvfp4_suite plan --gpu "RTX 4090" --shape GLM-4.7 --tokens 4096
+python -m nvfp4_suite plan --gpu "RTX 4090" --shape GLM-4.7 --tokens 4096    needs neither torch nor triton
+python -m nvfp4_suite replay build/gpu-tests/NVIDIA-H200/failures/...        on a GPU, or else in the interpreter
 """
 
 import argparse
 import sys
+from pathlib import Path
 
 from .contract import gpus
 from .contract.kernel import ACTIVATIONS, DTYPES
@@ -15,24 +17,38 @@ from .kernels.releases import TRITONS
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code 0: the plan is on stdout. 2: wrong arguments, said on stderr."""
+    """Exit code 0: the plan is on stdout, or the failure is none here. 1: it is one. 2: wrong arguments, on stderr."""
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        gpu, name = gpus.named(options.gpu), _checkpoint(options.shape)
-        names = ("dtype", "activation", "weight_on_input", "input_scales", "kernel", "triton")
-        choices = {name: getattr(options, name) for name in names}
-        plan = plan_layer(gpu, CHECKPOINTS[name], options.tokens, **choices)
+        return options.command(options)
     except ValueError as error:
         parser.error(str(error))
-    print(page(plan, gpu, name))
+
+
+def _plan(options: argparse.Namespace) -> int:
+    gpu, name = gpus.named(options.gpu), _checkpoint(options.shape)
+    names = ("dtype", "activation", "weight_on_input", "input_scales", "kernel", "triton")
+    choices = {name: getattr(options, name) for name in names}
+    print(page(plan_layer(gpu, CHECKPOINTS[name], options.tokens, **choices), gpu, name))
     return 0
 
 
+def _replay(options: argparse.Namespace) -> int:
+    from .ci.replay import replay
+
+    return replay(options.bundle, options.engine)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m nvfp4_suite", description="shows what dispatch chooses")
-    commands = parser.add_subparsers(required=True, metavar="plan")
+    parser = argparse.ArgumentParser(prog="python -m nvfp4_suite", description="shows plans, and replays failures")
+    commands = parser.add_subparsers(required=True, metavar="plan | replay")
+    replay = commands.add_parser("replay", help="run a failure again, from the folder that it was written to")
+    replay.set_defaults(command=_replay)
+    replay.add_argument("bundle", type=Path, metavar="BUNDLE")
+    replay.add_argument("--engine", choices=("gpu", "interpreter"), help="default: the GPU where there is one")
     plan = commands.add_parser("plan", help="the kernels and tiles of one layer on one card")
+    plan.set_defaults(command=_plan)
     plan.add_argument("--gpu", required=True, help='a card of the catalog, also by a part of its name: "RTX 4090"')
     plan.add_argument("--shape", required=True, metavar="NAME", help=f"a checkpoint: {', '.join(CHECKPOINTS)}")
     plan.add_argument("--tokens", required=True, type=int)

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from nvfp4_suite.ci.due import within
 from nvfp4_suite.ci.environment import code_changing
-from nvfp4_suite.contract.case import Case
+from nvfp4_suite.contract.case import TIERS, Case
 
+from . import failures, gpu_session
 from .session_checks import SessionChecks
 
 ENGINES = ("interpreter", "gpu", "compile", "peers")
@@ -40,6 +42,10 @@ def pytest_addoption(parser):
     group.addoption(
         "--case", action="append", default=[], metavar="ID", help="run only tests of the case with this id; repeatable"
     )
+    group.addoption(
+        "--tier", choices=TIERS, default="all", help="--tier=ci leaves out later ones; a test without a case is of ci"
+    )
+    group.addoption("--artifacts", type=Path, metavar="DIR", help="where failures and the environment are written")
 
 
 def pytest_configure(config):
@@ -47,13 +53,15 @@ def pytest_configure(config):
     _refuse_environment(engine)
     if engine == "interpreter":
         _start_interpreter()
-    elif engine == "gpu":
-        _require_gpu()
     _give_children_the_root()
     _use_own_triton_cache(config)
     _settle_hypothesis(config)
-    config.stash[CHECKS] = SessionChecks(config, ROOT)
-    config.pluginmanager.register(config.stash[CHECKS])
+    config.stash[CHECKS] = checks = SessionChecks(config, ROOT)
+    config.pluginmanager.register(checks)
+    if engine == "gpu":
+        gpu_session.start(config, checks.problems)
+    elif config.getoption("artifacts"):
+        failures.start(config, [])
 
 
 def _refuse_environment(engine: str) -> None:
@@ -69,16 +77,6 @@ def _start_interpreter() -> None:
         raise pytest.UsageError("triton was imported before TRITON_INTERPRET=1 was set (by a plugin?)")
     os.environ["TRITON_INTERPRET"] = "1"
     import nvfp4_suite.ci.interpreter  # noqa: F401  (importing it repairs Triton's interpreter)
-
-
-def _require_gpu() -> None:
-    """A host without a GPU fails the session: nothing of it was tested."""
-    try:
-        import torch
-    except ImportError:
-        raise pytest.UsageError("--engine gpu needs torch with CUDA, but this Python has no torch") from None
-    if not torch.cuda.is_available():
-        raise pytest.UsageError(f"--engine gpu needs a CUDA GPU, but torch {torch.__version__} sees none on this host")
 
 
 def _give_children_the_root() -> None:
@@ -112,6 +110,12 @@ def _settle_hypothesis(config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """As many as the cores, which compiling takes, unless they share GPUs."""
+    return gpu_session.auto_workers(config) if config.getoption("engine") == "gpu" else None
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
     node.workerinput["triton_cache"] = node.config.stash.get(TRITON_CACHE, None)
 
@@ -119,16 +123,14 @@ def pytest_configure_node(node):
 def pytest_report_header(config):
     engine = config.getoption("engine")
     parts = [f"engine: {engine}"]
+    if engine == "gpu":
+        return ", ".join([*parts, gpu_session.header(config)])
     if engine != "peers":
         import triton
 
         parts.append(f"triton {triton.__version__}")
     if engine != "compile":
         parts.append(f"torch {version('torch')}")  # not imported: a session that does not need it starts sooner
-    if engine == "gpu":
-        import torch
-
-        parts.append(torch.cuda.get_device_name(0))
     return ", ".join(parts)
 
 
@@ -152,6 +154,7 @@ def pytest_collection_modifyitems(config, items):
     kept = [item for item in items if _belongs(item.path, engine)]
     if engine == "gpu":
         kept = [item for item in kept if "device" in getattr(item, "fixturenames", ())]
+    kept = [item for item in kept if _tier_is_within(item, config.getoption("tier"))]
     if wanted:
         known = {case_id for item in kept for case_id in _case_ids(item)}
         checks.problems.update(f"NO SUCH CASE: {case_id}" for case_id in set(wanted) - known)
@@ -160,9 +163,18 @@ def pytest_collection_modifyitems(config, items):
     items[:] = kept
 
 
+def _tier_is_within(item, tier: str) -> bool:
+    cases = _cases(item)
+    return all(within(tier, case) for case in cases) if cases else tier != "smoke"
+
+
 def _case_ids(item) -> set[str]:
+    return {case.id for case in _cases(item)}
+
+
+def _cases(item) -> list[Case]:
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return {value.id for value in parameters if isinstance(value, Case)}
+    return [value for value in parameters if isinstance(value, Case)]
 
 
 def pytest_make_parametrize_id(val):

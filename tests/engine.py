@@ -8,6 +8,7 @@ from nvfp4_suite.contract.case import Case
 from nvfp4_suite.contract.kernel import Kernel
 from nvfp4_suite.contract.shapes import LayerShape as Shape
 from nvfp4_suite.kernels import decode, w4a4
+from nvfp4_suite.kernels.registry import KERNELS
 from nvfp4_suite.kernels.variants import DEFAULT, VARIANTS
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # set by conftest before any test module is imported
@@ -74,3 +75,8 @@ def tokens_here(kernel: Kernel, top_k: int) -> slice:
     """Those tokens of a layer's input, of no table, that this session runs through `kernel`."""
     few = INTERPRETED and kernel.name == decode.NAME
     return slice(DECODED_ROUTES // 2 // top_k if few else None)
+
+
+def kernels_here() -> list[Kernel]:
+    """The kernels that this session holds to what is every kernel's: those that run on its engine."""
+    return [one for one in KERNELS.values() if can_run(one) and (not INTERPRETED or one.name not in COMPARED)]

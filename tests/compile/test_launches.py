@@ -6,15 +6,17 @@ from itertools import product
 import pytest
 
 from nvfp4_suite.ci import gates
+from nvfp4_suite.ci.plans import CARDS, TOKENS
 from nvfp4_suite.contract.gpus import ARCHITECTURES, CATALOG, PORTABLE, Gpu
 from nvfp4_suite.contract.kernel import ACTIVATIONS, DTYPES
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
 from nvfp4_suite.kernels.decode import NARROW, WIDE
 from nvfp4_suite.kernels.plan import plan_layer
-from nvfp4_suite.kernels.tuning import BLOCK_M_STEPS, PORTABLE_BLOCK_M_STEPS, block_m_steps
+from nvfp4_suite.kernels.tuning import BLOCK_M_STEPS, block_m_steps
 from nvfp4_suite.kernels.variants import DEFAULT, VARIANTS
 
 SMALL = {f"{experts} experts": LayerShape(experts, 1, 2048, 768) for experts in (1, 8, 60)}
+SHAPES, PUBLISHED = CHECKPOINTS | SMALL, CHECKPOINTS.values()
 
 
 def gated(capability: tuple[int, int]) -> list:
@@ -28,22 +30,17 @@ def test_every_gate_has_its_own_name():
 
 @pytest.mark.parametrize("capability", gates.GATED, ids=gates.arch_name)
 def test_every_tile_scale_dtype_and_option_is_gated(capability):
+    """Of an odd multiple of 16, which no published layer has, each block is gated in one dtype."""
     launches, architecture = gated(capability), ARCHITECTURES[capability]
     gemms = [g for g in launches if g.kernel == "gemm.w4a16_gemm" and not g.constexpr("SCALE_WORDS")]
-    crossed = {
-        tuple(g.constexpr(name) for name in ("BLOCK_M", "K_UNIT", "WEIGHTED"))
-        + tuple(dict(g.arguments)[name] for name in ("x", "scale"))
-        for g in gemms
-    }
     own = "*fp8e4nv" if architecture.native_e4m3 else "*u8"
-    tiles = {(m, unit, own) for _, m in BLOCK_M_STEPS for unit in (16, 32)}
-    tiles |= {(m, 32, "*u8") for _, m in PORTABLE_BLOCK_M_STEPS}
-    sampled = {(64, 16, False, "*bf16", "*u8")}  # of the emulated variant
-    assert crossed | sampled == sampled | {
-        (m, unit, weighted, f"*{dtype}", scale)
-        for m, unit, scale in tiles
-        for weighted, dtype in product((False, True), DTYPES)
+    crossed = _constants(capability, "gemm.w4a16_gemm", "BLOCK_M", "K_UNIT", "WEIGHTED")
+    assert {gate for gate in crossed if gate[1] == 32 and gate[3] == own} == {
+        (m, 32, weighted, own, f"*{dtype}") for (_, m), weighted, dtype in product(BLOCK_M_STEPS, (False, True), DTYPES)
     }
+    ragged = {gate[:3] for gate in crossed if gate[1] == 16 and gate[3] == own}
+    assert ragged == {(m, 16, weighted) for (_, m), weighted in product(BLOCK_M_STEPS, (False, True))}
+    assert {gate[4] for gate in crossed if gate[1] == 16} == {f"*{dtype}" for dtype in DTYPES}
     assert {gemm.instruction for gemm in gemms} == {architecture.matrix_instruction}
     activations = {(dict(a.arguments)["out"], a.constexpr("ACTIVATION")) for a in launches if a.stage == "activation"}
     assert activations == {(f"*{dtype}", activation) for dtype in DTYPES for activation in ACTIVATIONS}
@@ -75,19 +72,41 @@ def test_a_variants_samples_show_each_of_its_blocks_dtypes_and_kinds_of_k(kernel
 @pytest.mark.parametrize("capability", gates.GATED, ids=gates.arch_name)
 def test_every_cut_scale_dtype_and_weight_of_the_gemvs_is_gated(capability):
     own = "*fp8e4nv" if ARCHITECTURES[capability].native_e4m3 else "*u8"
-    cuts = {(*WIDE, 32, own), (*NARROW, 32, own), (*NARROW, 16, own)}
-    crossed = {(*cut, f"*{dtype}") for cut, dtype in product(cuts, DTYPES)}
-    assert _constants(capability, "gemv.linear_gemv", "BLOCK_N", "WORDS", "K_UNIT") == crossed
-    cuts |= {(*WIDE, 32, "*u8"), (*NARROW, 32, "*u8")}
-    crossed = {(weighted, *cut, f"*{dtype}") for weighted, cut, dtype in product((False, True), cuts, DTYPES)}
+    crossed = {(*cut, 32, own, f"*{dtype}") for cut, dtype in product((WIDE, NARROW), DTYPES)}
+    found = _constants(capability, "gemv.linear_gemv", "BLOCK_N", "WORDS", "K_UNIT")
+    assert found == crossed | {(*NARROW, 16, own, "*bf16")}
+    crossed = {(weighted, *gate) for weighted, gate in product((False, True), crossed)}
+    crossed |= {(weighted, *NARROW, 16, own, "*bf16") for weighted in (False, True)}
+    crossed |= {(True, *WIDE, 32, "*u8", "*bf16"), (True, *NARROW, 16, "*u8", "*fp16")} if own != "*u8" else set()
     assert _constants(capability, "gemv.w4a16_gemv", "WEIGHTED", "BLOCK_N", "WORDS", "K_UNIT") == crossed
 
 
 @pytest.mark.parametrize("capability", gates.GATED, ids=gates.arch_name)
 def test_every_block_split_and_dtype_of_the_linear_gemm_is_gated(capability):
     own = "*fp8e4nv" if ARCHITECTURES[capability].native_e4m3 else "*u8"
-    crossed = product((16, 64), (16, 32), (False, True), (own,), (f"*{dtype}" for dtype in DTYPES))
-    assert _constants(capability, "linear.linear_gemm", "BLOCK_M", "K_UNIT", "PARTIAL") == set(crossed)
+    crossed = set(product((16, 64), (32,), (False, True), (own,), (f"*{dtype}" for dtype in DTYPES)))
+    crossed |= {
+        (m, 16, partial, own, dtype) for m, dtype in ((16, "*bf16"), (64, "*fp16")) for partial in (False, True)
+    }
+    assert _constants(capability, "linear.linear_gemm", "BLOCK_M", "K_UNIT", "PARTIAL") == crossed
+
+
+@pytest.mark.parametrize("capability", gates.GATED, ids=gates.arch_name)
+def test_a_run_that_is_not_asked_for_all_leaves_out_nothing_that_is_new(capability):
+    """Whole are the plans that golden/plans.json records; every tile and every value of an option is among the rest."""
+    chosen = {_binary(launch) for listed, launch in gates.chosen() if listed == capability}
+    for gpu, shape, tokens in product((gpu for gpu in CARDS if gpu.capability == capability), PUBLISHED, TOKENS):
+        assert {_binary(launch) for launch in plan_layer(gpu, shape, tokens).launches} <= chosen
+    for field in (gates.tile_name, lambda launch: launch.arguments, lambda launch: frozenset(launch.constexprs)):
+        values = [
+            {(launch.kernel, value) for launch in some for value in _values(field(launch))}
+            for some in (chosen, gated(capability))
+        ]
+        assert values[0] == values[1]
+
+
+def _values(field) -> tuple:
+    return (field,) if isinstance(field, str) else tuple(field)
 
 
 def _constants(capability: tuple[int, int], kernel: str, *names: str) -> set[tuple]:
@@ -101,13 +120,16 @@ def _constants(capability: tuple[int, int], kernel: str, *names: str) -> set[tup
 UNNAMED = [Gpu(f"a new {gates.arch_name(capability)}", capability) for capability in gates.GATED]
 
 
-@pytest.mark.parametrize("gpu", [PORTABLE, *CATALOG, *UNNAMED], ids=lambda g: g.name)
+@pytest.mark.parametrize("gpu", [PORTABLE, *CARDS, *UNNAMED], ids=lambda g: g.name)
 def test_no_token_count_and_no_shape_reaches_a_binary_that_is_not_gated(gpu):
-    """Every 12 % between 1 and 40,000 tokens, also for the checkpoints beyond the six: their sizes are no constants."""
-    listed = {_binary(launch) for launch in gated(gpu.capability or (8, 0))}
+    """Every 12 % between 1 and 40,000 tokens, in every dtype and weighted either way: their sizes are no constants."""
+    known = gpu.capability in ARCHITECTURES
+    listed = {_binary(launch) for launch in gated(gpu.capability if known else (8, 0))}
     for tokens in sorted({int(1.12**step) for step in range(95)}):
-        for name, shape in (CHECKPOINTS | SMALL).items():
-            plans = (plan_layer(gpu, shape, tokens, kernel=kernel) for kernel in ("prefill", "decode"))
+        for (name, shape), dtype, weigh in product(SHAPES.items(), DTYPES, (False, True)):
+            options = {"dtype": dtype, "weight_on_input": weigh}
+            plans = [plan_layer(gpu, shape, tokens, kernel="prefill", **options)]
+            plans += [plan_layer(gpu, shape, 1, kernel="decode", **options)] if tokens == 1 else []
             missing = {_binary(launch) for plan in plans for launch in plan.launches} - listed
             assert not missing, f"{name} with {tokens} tokens on {gpu.name} runs what is not gated: {missing}"
 

@@ -82,7 +82,7 @@ def test_the_gpu_engine_runs_device_tests_and_fails_without_a_gpu(session):
     import torch
 
     source = "def test_device(device): assert device == 'cuda'\ndef test_other(): assert False\n"
-    child = session(source, "--engine", "gpu")
+    child = session(source, "--engine", "gpu", "tests/planted")
     if torch.cuda.is_available():
         assert child.returncode == 0, child.stdout
         assert closing_line(child).startswith("1 passed, 1 deselected")
@@ -152,6 +152,21 @@ def test_a_case_that_does_not_exist_fails_the_session(session, workers):
     child = session(_CASE_TESTS, "--case", _FIVE_TOKENS, "--case", "no-such-case", *workers)
     assert child.returncode == 1
     assert "NO SUCH CASE: no-such-case" in child.stdout
+
+
+def test_a_failure_of_a_case_is_kept_as_a_bundle(session, tmp_path):
+    source = """
+@pytest.mark.parametrize("case", CASES)
+def test_case(case): assert case.tokens == 1, "the fifth is wrong"
+"""
+    child = session(source, f"--artifacts={tmp_path}")
+    assert child.returncode == 1
+    (bundle,) = (tmp_path / "failures").iterdir()
+    assert f"python -m nvfp4_suite replay {bundle}" in child.stdout
+    assert "the fifth is wrong" in (bundle / "bundle.json").read_text() and (bundle / "inputs.safetensors").is_file()
+    assert "sources" in (tmp_path / "environment.json").read_text()
+    session("def test_good(): pass\n", f"--artifacts={tmp_path}")
+    assert not list((tmp_path / "failures").iterdir()), "that of an earlier session is left"
 
 
 # A skip is not a pass

@@ -13,7 +13,8 @@ PACKAGE_DIR = PROJECT["tool"]["setuptools"]["package-dir"]
 ROOMS = sorted(name.removeprefix("nvfp4_suite.") for name in PACKAGE_DIR if name != "nvfp4_suite")
 
 # What a test session needs beside the rooms.
-_FRAME = ("pyproject.toml", "README.md", "LICENSE", "tests/__init__.py", "tests/conftest.py", "tests/session_checks.py")
+_TESTS = ("__init__", "conftest", "failures", "gpu_session", "gpu_worker", "manifest", "session_checks")
+_FRAME = ("pyproject.toml", "README.md", "LICENSE", *(f"tests/{name}.py" for name in _TESTS))
 
 
 def python_files(*folders: str) -> list[Path]:
@@ -23,12 +24,24 @@ def python_files(*folders: str) -> list[Path]:
 
 def copy(to: Path) -> Path:
     """A copy of the rooms and of the frame of tests/ in the new folder `to`, without any test."""
-    for folder in PACKAGE_DIR.values():
-        shutil.copytree(ROOT / folder, to / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    _copy_folders(to, *PACKAGE_DIR.values())
     for name in _FRAME:
         (to / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, to / name)
     return to
+
+
+def copy_all(to: Path) -> Path:
+    """A copy of the rooms and of all tests in the new folder `to`."""
+    _copy_folders(to, *PACKAGE_DIR.values(), "tests")
+    for name in _FRAME:
+        shutil.copy(ROOT / name, to / name)
+    return to
+
+
+def _copy_folders(to: Path, *folders: str) -> None:
+    for folder in folders:
+        shutil.copytree(ROOT / folder, to / folder, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def run_python(*arguments: str, cwd: Path, stdin: str = "", **environment: str) -> subprocess.CompletedProcess:

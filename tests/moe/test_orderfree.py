@@ -34,6 +34,7 @@ def _plans(case: Case) -> list[LayerPlan]:
 PLANS = [(case, plan) for case in (RAGGED, EVEN) for plan in _plans(case)]
 
 
+@pytest.mark.due
 @pytest.mark.parametrize(("case", "kernel"), taken(runnable(ORDERFREE)))
 def test_kernel_equals_the_reference(case: Case, kernel: Kernel, device):
     actual = run_kernel(kernel, inputs_of(case), device, **case.options)

@@ -13,6 +13,7 @@ from .subject import context_of, inputs_of, layer_arguments, run_kernel, taken
 FIRST = [case for name in FORMATS for case in [case for case in RANDOM if case.format == name][:2]]
 
 
+@pytest.mark.due
 @pytest.mark.parametrize(("case", "kernel"), taken(runnable(RANDOM)))
 def test_kernel_is_within_its_bound(case: Case, kernel: Kernel, device):
     inputs = inputs_of(case)

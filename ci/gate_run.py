@@ -1,0 +1,135 @@
+"""Runs compile gates in child processes, several at a time, the longest first."""
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+
+from ..kernels.launch import Launch
+from .gate_compile import FAMILIES, Child
+from .gate_facts import Capability, GateError
+from .gate_work import Gate, Outcome, family_outcomes, where
+
+Group = list[Gate]  # one launch, on capabilities of one family
+Progress = Callable[[Outcome], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`jobs` compile at the same time, `directory` keeps facts (None: nowhere), `whole` shares no PTX."""
+
+    jobs: int = os.cpu_count() or 1
+    directory: Path | None = None
+    whole: bool = False
+
+
+def run(gates: Iterable[Gate], settings: Settings, progress: Progress = lambda outcome: None) -> list[Outcome]:
+    """The outcomes of all `gates`, in their order.
+
+    Of every kernel, one launch is compiled for each architecture of a family first. Where its PTX is the same, and as
+    much shared memory is needed, the kernel's other launches get their PTX from the first of them.
+    """
+    gates = list(gates)
+    pool = _Pool(settings, progress)
+    try:
+        proofs, others = _split(_groups(gates))
+        proving = [pool.submit(group) for group in proofs]
+        alone = [pool.submit(group) for group in others if len(group) == 1]
+        sharing = _alike(future.result() for future in proving)
+        if settings.whole:
+            sharing = set()
+        rest = [pool.submit(group, _members(group, sharing)) for group in others if len(group) > 1]
+        found = {_key((each.capability, each.launch)): each for f in (*proving, *alone, *rest) for each in f.result()}
+    finally:
+        pool.close()
+    return [found[_key(gate)] for gate in gates]
+
+
+def _members(group: Group, sharing: set[tuple[Capability, str]]) -> frozenset[Capability]:
+    return frozenset(capability for capability, launch in group if (capability, launch.kernel) in sharing)
+
+
+def _key(gate: Gate) -> tuple:
+    return gate[0], replace(gate[1], stage="")
+
+
+def _groups(gates: list[Gate]) -> list[Group]:
+    """Gates of one binary and one family belong together; the longest first."""
+    family = {capability: index for index, members in enumerate(FAMILIES) for capability in members}
+    groups: dict[tuple, Group] = {}
+    for gate in gates:
+        groups.setdefault((family[gate[0]], replace(gate[1], stage="", instruction=None)), []).append(gate)
+    return sorted(groups.values(), key=lambda group: (_length(group[0][1]), len(group)), reverse=True)
+
+
+def _length(launch: Launch) -> int:
+    """Grows with the time that `launch` takes to compile: kernels with K loops first, large tiles first."""
+    sizes = prod(value for _, value in launch.constexprs if isinstance(value, int) and value)
+    return sizes * (1000 if "k_units" in dict(launch.arguments) else 1)
+
+
+def _split(groups: list[Group]) -> tuple[list[Group], list[Group]]:
+    """(of each family and kernel, a launch that most of its architectures have; all other groups)."""
+    proofs: dict[tuple, Group] = {}
+    for group in groups:
+        key = (next(family for family in FAMILIES if group[0][0] in family), group[0][1].kernel)
+        if len(group) > len(proofs.get(key, group[:1])):
+            proofs[key] = group
+    chosen = list(proofs.values())
+    return chosen, [group for group in groups if group not in chosen]
+
+
+def _alike(proofs: Iterable[list[Outcome]]) -> set[tuple[Capability, str]]:
+    """The (capability, kernel) that get the PTX of the first architecture of their family."""
+    found = set()
+    for first, *others in proofs:
+        for each in others:
+            if first.facts and each.facts and _code(first) == _code(each):
+                found.add((each.capability, each.launch.kernel))
+    return found
+
+
+def _code(outcome: Outcome) -> tuple[str, int]:
+    return outcome.facts.ptx, outcome.facts.shared_bytes
+
+
+class _Pool:
+    """Threads, each with a child process of its own."""
+
+    def __init__(self, settings: Settings, progress: Progress):
+        self.settings, self.progress = settings, progress
+        self.children: list[Child] = []
+        self.own = threading.local()
+        self.lock = threading.Lock()
+        self.threads = ThreadPoolExecutor(settings.jobs, initializer=self._start)
+
+    def _start(self) -> None:
+        self.own.child = Child()
+        self.children.append(self.own.child)
+
+    def submit(self, group: Group, sharing: frozenset[Capability] = frozenset()) -> Future:
+        return self.threads.submit(self._outcomes, group, sharing)
+
+    def _outcomes(self, group: Group, sharing: frozenset[Capability]) -> list[Outcome]:
+        outcomes = self._compiled(group, sharing)
+        with self.lock:
+            for outcome in outcomes:
+                self.progress(outcome)
+        return outcomes
+
+    def _compiled(self, group: Group, sharing: frozenset[Capability]) -> list[Outcome]:
+        """A crash costs the one gate whose compiler crashed: the others are compiled again, each by itself."""
+        try:
+            return self.own.child.call(where(group[0]), family_outcomes, group, sharing, self.settings.directory)
+        except GateError as error:
+            if len(group) == 1:
+                return [Outcome(*group[0], None, str(error))]
+            return [outcome for gate in group for outcome in self._compiled([gate], frozenset())]
+
+    def close(self) -> None:
+        self.threads.shutdown(cancel_futures=True)
+        for child in self.children:
+            child.close()

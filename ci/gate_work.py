@@ -1,0 +1,73 @@
+"""What a child process does of the compile gates: one launch on the architectures of one family."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..kernels.launch import Launch
+from . import gate_cache
+from .gate_compile import Binary, arch_name, assembled, binary_of, facts_of_binary
+from .gate_facts import Capability, Facts, GateError
+
+Gate = tuple[Capability, Launch]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one gate: `facts`, or the `error` that says why there are none."""
+
+    capability: Capability
+    launch: Launch
+    facts: Facts | None
+    error: str = ""
+    seconds: float = 0.0
+    reused: bool = False
+
+
+class Family:
+    """One launch on several capabilities of a family: Triton's PTX of the first may serve those in `sharing`."""
+
+    def __init__(self, gates: list[Gate], sharing: frozenset[Capability], directory: Path | None):
+        self.gates, self.sharing = gates, sharing
+        self.cache = gate_cache.Cache(directory)
+        self.head, self.head_binary = gates[0][0], None
+
+    def outcomes(self) -> list[Outcome]:
+        return [self._outcome(*gate) for gate in self.gates]
+
+    def _outcome(self, capability: Capability, launch: Launch) -> Outcome:
+        start = time.perf_counter()
+        try:
+            facts, reused = self._facts(capability, launch)
+        except GateError as error:
+            return Outcome(capability, launch, None, str(error), time.perf_counter() - start)
+        return Outcome(capability, launch, facts, "", time.perf_counter() - start, reused)
+
+    def _facts(self, capability: Capability, launch: Launch) -> tuple[Facts, bool]:
+        heads = [None, self.head] if capability in self.sharing else [None]
+        keys = [gate_cache.key(launch, capability, head) for head in heads]
+        for key in keys:
+            if found := self.cache.get(key):
+                return found, True
+        facts = facts_of_binary(self._binary(capability, launch), capability)
+        self.cache.put(keys[1 if facts.head else 0], facts)
+        return facts, False
+
+    def _binary(self, capability: Capability, launch: Launch) -> Binary:
+        if capability not in self.sharing:
+            made = binary_of(launch, capability)
+            if capability == self.head:
+                self.head_binary = made
+            return made
+        if self.head_binary is None:
+            self.head_binary = binary_of(launch, self.head)
+        return assembled(launch, self.head_binary, self.head, capability)
+
+
+def family_outcomes(gates: list[Gate], sharing: frozenset[Capability], directory: Path | None) -> list[Outcome]:
+    """The outcomes of `gates`, one launch on several capabilities, in this process."""
+    return Family(gates, sharing, directory).outcomes()
+
+
+def where(gate: Gate) -> str:
+    return f"{gate[1].label} on {arch_name(gate[0])}"

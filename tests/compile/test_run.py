@@ -1,0 +1,256 @@
+"""A run of the gates: crashes, PTX that is shared, verdicts, the report, golden/codegen/ and comparisons."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as xml
+from argparse import Namespace
+from dataclasses import replace
+
+import pytest
+
+from nvfp4_suite.ci import codegen, compile_gates, gate_diff, gate_elsewhere, gate_golden, gate_report, gate_run, gates
+from nvfp4_suite.ci.gate_known import Known, verdict
+from nvfp4_suite.ci.gate_report import Judged
+from nvfp4_suite.ci.gate_run import Settings
+from nvfp4_suite.ci.gate_work import Outcome
+from nvfp4_suite.contract.gpus import Gpu
+from nvfp4_suite.contract.shapes import LayerShape
+from nvfp4_suite.kernels.plan import plan_layer
+
+from .trees import ROOT, copied, planted
+
+ONE = Settings(1)
+FAMILY = ((10, 0), (10, 3), (11, 0))
+
+
+def small(stage: str = "sum_routes", dtype: str = "bf16"):
+    return plan_layer(Gpu("", (10, 0)), LayerShape(256, 8, 2048, 512), 1, dtype=dtype, weight_on_input=True).launch(
+        stage
+    )
+
+
+LAUNCH = small()
+
+
+class _EndsTheProcess:
+    """Stands for an assertion inside the compiler: the process that receives it aborts."""
+
+    def __reduce__(self):
+        return os.abort, ()
+
+
+def test_a_crash_costs_the_gate_that_crashed():
+    crashing = replace(small("weigh_input"), constexprs=(("BLOCK", _EndsTheProcess()),))
+    found = gate_run.run([((9, 0), LAUNCH), ((9, 0), crashing), ((9, 0), small(dtype="fp16"))], ONE)
+    assert [bool(each.facts) for each in found] == [True, False, True]
+    assert "the compiler ended its process" in found[1].error
+
+
+def test_architectures_of_a_family_share_ptx_that_one_launch_proved_the_same():
+    listed = [(capability, small(dtype=dtype)) for dtype in ("bf16", "fp16") for capability in FAMILY]
+    heads = [each.facts.head for each in gate_run.run(listed, ONE)]
+    assert heads == ["", "", "", "", "sm_100", "sm_100"]
+    whole = gate_run.run(listed, replace(ONE, whole=True))
+    assert [each.facts.head for each in whole] == [""] * 6
+    assert [each.facts.sass for each in whole] == [each.facts.sass for each in gate_run.run(listed, ONE)]
+
+
+@pytest.mark.parametrize("field", ["ptx", "shared_bytes"])
+def test_what_differs_is_not_shared(field):
+    first, other = gate_run.run([((10, 0), LAUNCH), ((10, 3), LAUNCH)], ONE)
+    assert gate_run._alike([[first, other]]) == {((10, 3), LAUNCH.kernel)}
+    different = replace(other, facts=replace(other.facts, **{field: type(getattr(other.facts, field))(1)}))
+    assert gate_run._alike([[first, different]]) == set()
+    assert gate_run._alike([[first, replace(other, facts=None, error="no")]]) == set()
+
+
+def test_every_gate_has_an_outcome_in_its_place():
+    """Also where one binary has another stage on another architecture."""
+    listed = [((10, 0), LAUNCH), ((8, 0), small("weigh_input")), ((10, 3), replace(LAUNCH, stage="another"))]
+    assert [(each.capability, each.launch) for each in gate_run.run(listed, ONE)] == listed
+
+
+LONG_RUN = """
+from pathlib import Path
+from nvfp4_suite.ci import gate_run, gates
+if __name__ == "__main__":
+    listed = [gate for gate in gates.launches() if gate[0] == (9, 0) and "pointwise" in gate[1].kernel]
+    gate_run.run(listed, gate_run.Settings(1, Path("cache")), lambda each: print("one", flush=True))
+"""
+
+
+def test_the_run_after_one_that_was_killed_is_right(tmp_path):
+    """Nothing stays behind but what it had found, and no child goes on."""
+    (tmp_path / "run.py").write_text(LONG_RUN)
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    child = subprocess.Popen([sys.executable, "run.py"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "one\n"
+    child.send_signal(signal.SIGKILL)
+    child.stdout.close()
+    child.wait()
+    listed = [gate for gate in gates.launches() if gate[0] == (9, 0) and "pointwise" in gate[1].kernel]
+    found = gate_run.run(listed, Settings(1, tmp_path / "cache"))
+    assert [bool(each.facts) for each in found] == [True] * len(listed)
+    assert 0 < sum(each.reused for each in found) < len(listed)
+    again = gate_run.run(listed, Settings(1, tmp_path / "cache"))
+    assert [each.facts for each in again] == [each.facts for each in found]
+    assert all(each.reused for each in again)
+    assert _children_of(child.pid) == []
+
+
+def _children_of(parent: int) -> list[str]:
+    time.sleep(0.5)
+    lines = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True).stdout.splitlines()
+    return [line for line in lines if "run.py" in line and line.split()[1] in (str(parent), "1")]
+
+
+FAILING = Outcome(
+    (11, 0), LAUNCH, None, "sum_routes on sm_110 does not compile, but should: Value 'sm_110a' is not known"
+)
+TABLE = (Known(("3.6.0",), ((11, 0),), "pointwise.*", "Value 'sm_110", "an old assembler", "https://example.org"),)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error", "triton", "expected"),
+    [
+        (FAILING, FAILING.error, "3.6.0", "known"),
+        (FAILING, FAILING.error, "3.8.0", "failed"),
+        (FAILING, "it spills", "3.6.0", "failed"),
+        (FAILING, "", "3.6.0", "unexpected pass"),
+        (FAILING, "", "3.8.0", "passed"),
+        (replace(FAILING, capability=(10, 0)), FAILING.error, "3.6.0", "failed"),
+        (replace(FAILING, launch=replace(LAUNCH, kernel="gemm.g")), FAILING.error, "3.6.0", "failed"),
+    ],
+)
+def test_only_what_the_table_says_is_known_to_fail(outcome, error, triton, expected):
+    assert verdict(outcome, error, triton, TABLE) == expected
+
+
+@pytest.fixture(scope="module")
+def passing() -> list[Judged]:
+    found = gate_run.run([((9, 0), LAUNCH), ((12, 0), LAUNCH)], ONE)
+    return [compile_gates.judge(each, "3.8.0") for each in found]
+
+
+@pytest.fixture(scope="module")
+def judged(passing) -> list[Judged]:
+    known = Judged("3.6.0", FAILING, "known", FAILING.error)
+    return [*passing, known, Judged("3.8.0", FAILING, "failed", FAILING.error)]
+
+
+def test_the_report_says_failures_first_how_to_repeat_them_and_how_many(judged):
+    lines = gate_report.text(judged, {"3.8.0": 12.3}).splitlines()
+    assert lines[0] == f"FAILED: {FAILING.error}"
+    assert lines[1] == "    nox -s compile-gates -- --launch sum_routes-bf16-block512-4w-1s --arch 110 --triton 3.8.0"
+    assert lines[2].startswith("known: 1 gates: Triton 3.6.0: the assembler that it ships does not know sm_110")
+    matrix = [[cell.strip() for cell in line.split("|")] for line in lines if "|" in line]
+    assert matrix == [
+        ["arch", "3.8.0", "3.6.0"],
+        ["sm_90", "1 passed", ""],
+        ["sm_110", "1 FAILED", "1 known"],
+        ["sm_120", "1 passed", ""],
+    ]
+    assert any(line.startswith("Triton 3.8.0, ptxas-blackwell ") and line.endswith(": sm_120") for line in lines)
+    assert "Triton 3.8.0: 3 launches in 12 s" in lines[-2]
+    assert lines[-1] == "1 of 4 gates are red"
+
+
+def test_the_summary_for_ci_has_the_same(judged, tmp_path):
+    text = gate_report.markdown(judged, {})
+    assert f"- FAILED: {FAILING.error}\n  `nox -s compile-gates" in text
+    assert "| sm_110 | 1 FAILED | 1 known |" in text
+    gate_report.write_junit(tmp_path / "junit.xml", judged)
+    suite = xml.parse(tmp_path / "junit.xml").getroot()[0]
+    assert [suite.get(name) for name in ("tests", "failures", "skipped")] == ["4", "1", "1"]
+    assert [case.find("failure") is not None for case in suite] == [False, False, False, True]
+    assert gate_report.markdown(judged * 60, {}).count("- FAILED") == gate_report.MARKDOWN_FAILURES
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [("3.8", ["3.8.0"]), ("3.6.0,3.9", ["3.6.0", "3.9.0"]), ("all", ["3.6.0", "3.7.1", "3.8.0", "3.9.0"])],
+)
+def test_releases_are_named_in_whole_or_in_part(asked, found):
+    assert compile_gates.versions(asked) == found
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--triton", "3.5"), ("--triton", "3"), ("--arch", "99"), ("--launch", "nothing")]
+)
+def test_what_is_not_there_is_refused(arguments, capsys):
+    with pytest.raises(SystemExit) as exit:
+        compile_gates.main([*arguments])
+    assert exit.value.code == 2
+
+
+def test_another_triton_than_the_installed_one_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        compile_gates.main(["--triton", "3.9", "--arch", "90"])
+    assert "Triton 3.9.0 should be here, but 3." in capsys.readouterr().err
+
+
+def test_facts_that_changed_since_they_were_recorded_are_red(passing, monkeypatch, tmp_path):
+    monkeypatch.setattr(gate_golden, "CODEGEN", tmp_path)
+    recorded = gate_golden._lines(passing)
+    key = min(recorded)
+    (tmp_path / "codegen.schema.json").write_text((ROOT / "golden/codegen/codegen.schema.json").read_text())
+    codegen.write(tmp_path / "3.8.0.json", "3.8.0", recorded, [])
+    assert [each.verdict for each in gate_golden.against_record("3.8.0", passing)] == ["passed"] * 2
+    assert gate_golden.unrecorded(passing) == []
+    was = recorded[key].replace("registers=", "registers=1")
+    codegen.write(tmp_path / "3.8.0.json", "3.8.0", {key: was}, [])
+    changed, other = sorted(gate_golden.against_record("3.8.0", passing), key=lambda each: each.verdict)
+    assert (changed.verdict, other.verdict) == ("changed", "passed")
+    assert (
+        changed.error == f"{key[1]}: registers 1{changed.outcome.facts.registers} -> {changed.outcome.facts.registers}"
+    )
+    assert "has nothing of 1 gates of Triton 3.8.0" in gate_golden.unrecorded(passing)[0]
+
+
+def test_recorded_facts_change_with_a_reason_only(passing):
+    found = gate_golden._lines(passing)
+    known = {name for _, name in found}
+    recorded = {key: line.replace("sass=", "sass=0") for key, line in found.items()} | {
+        ("ptxas 1", "gone"): "target=sm_90"
+    }
+    rules = {"known": known, "commit": "c" * 40}
+    with pytest.raises(codegen.Refused, match=r"only with --reason TEXT:\nsm_120-.*: sass"):
+        codegen.merged(recorded, found, [], reason=None, **rules)
+    with pytest.raises(codegen.Refused, match="only where a recorded line changes"):
+        codegen.merged({}, found, [], reason="why", **rules)
+    lines, changes = codegen.merged(recorded, found, [], reason="why", **rules)
+    assert (lines, changes[0]["reason"], len(changes[0]["difference"])) == (found, "why", 2)
+
+
+def test_red_gates_are_not_recorded(judged, monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr(gate_golden.provenance, "clean_commit", lambda root: "c" * 40)
+    with pytest.raises(codegen.Refused, match="1 gates are red, but all should hold"):
+        gate_golden.record(judged, Namespace(reason=None))
+
+
+def test_a_comparison_says_what_differs_and_in_how_many(tmp_path):
+    right = "total = tl.zeros((BLOCK,), tl.float32)"
+    tree = planted(tmp_path / "tree", "pointwise.py", right, right.replace("zeros((BLOCK,)", "full((BLOCK,), 1.0"))
+    listed = [((9, 0), LAUNCH), ((9, 0), small("weigh_input"))]
+    before = gate_elsewhere.outcomes(tree, listed, ONE)
+    here = gate_run.run(listed, ONE)
+    lines = gate_diff.explained("main", before, here)
+    assert lines[0] == "same SASS in 1 of 2 launches since main; 1 differ:"
+    assert lines[1].endswith("ptx, sass:") and lines[2] == "    sm_90-sum_routes-bf16-block512-4w-1s"
+    assert gate_diff.explained("main", here, here) == ["same SASS in 2 of 2 launches since main"]
+    lost = [replace(each, facts=None, error="no") for each in here]
+    assert "  does not compile any more:" in gate_diff.explained("main", here, lost)
+    assert "2 launches were not there:" in gate_diff.explained("main", [], here)
+
+
+def test_the_launches_of_another_tree_are_those_that_it_lists(tmp_path):
+    assert gate_elsewhere.listed(copied(tmp_path / "tree")) == list(gates.launches())
+
+
+def test_a_revision_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(gate_elsewhere.NoGates, match="git archive no-such-revision fails"):
+        gate_elsewhere.checked_out("no-such-revision", tmp_path)

@@ -1,0 +1,70 @@
+"""Every failure of a case as a bundle on disk, and what the session's results depend on beside them."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nvfp4_suite.ci import bundle, host
+from nvfp4_suite.ci.bundle import Bundle
+from nvfp4_suite.contract.case import Case
+
+MOST = 20  # bundles of one process: where more tests fail, they fail alike
+
+
+class Failures:
+    """A pytest plugin, one per process, of sessions that have --artifacts."""
+
+    def __init__(self, folder: Path, facts: dict):
+        self.folder = folder
+        self.facts = facts
+        self.written = 0
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_makereport(self, item, call):
+        report = yield
+        values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        cases = [value for value in values if isinstance(value, Case)]
+        if report.when == "call" and report.failed and cases and self.written < MOST:
+            self.written += 1
+            kernel = next((value for value in values if hasattr(value, "promise")), None)
+            report.sections.append(("bundle", self._write(report, cases[0], kernel)))
+        return report
+
+    def _write(self, report, case: Case, kernel) -> str:
+        """The command that replays the failure; or what went wrong with its bundle, which hides no failure."""
+        try:
+            told = (report.nodeid, case, kernel and kernel.name, report.longreprtext, self.facts)
+            path = bundle.write(self.folder, Bundle(*told, bundle.small_inputs(case)), _ptx(kernel, case))
+            return f"python -m nvfp4_suite replay {path}"
+        except Exception as error:
+            return f"no bundle: {type(error).__name__}: {error}"
+
+
+def _ptx(kernel, case: Case) -> dict[str, str]:
+    """The code that ran on the GPU; nothing where it cannot run once more."""
+    import torch
+
+    if kernel is None or not torch.cuda.is_available():
+        return {}
+    try:
+        return bundle.ptx_of(kernel, case)
+    except Exception as error:
+        return {"none": f"// no PTX: {error}"}
+
+
+def start(config, devices: list) -> str:
+    """Registers the plugin where failures are wanted; the session's environment in one line."""
+    facts, artifacts = host.report(devices), config.getoption("artifacts")
+    if artifacts:
+        config.pluginmanager.register(Failures(artifacts / "failures", facts))
+        if not hasattr(config, "workerinput"):
+            _remove_bundles(artifacts / "failures")
+            host.write(artifacts, facts)
+    return host.line(facts)
+
+
+def _remove_bundles(folder: Path) -> None:
+    """Those of an earlier session; nothing else that lies there."""
+    for old in folder.glob("*/bundle.json"):
+        shutil.rmtree(old.parent)

@@ -1,0 +1,108 @@
+"""A kernel that promises to be repeatable gives the same bytes each time, whatever runs beside it, in any process.
+
+flashinfer-ai/flashinfer#5221: partial sums were rounded and added as they came, so one call had many outputs, even with
+a top_k of 1. Slots of an expert's list may come in any order; the output may not show it.
+"""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from nvfp4_suite.ci.recording import digest
+from nvfp4_suite.contract.case import Case, random_inputs
+from nvfp4_suite.contract.kernel import Kernel
+from nvfp4_suite.contract.shapes import LayerShape
+from nvfp4_suite.kernels import decode
+from nvfp4_suite.reference import judge
+
+from ..engine import INTERPRETED, kernels_here
+from .permuted import shuffled_routes
+
+REPEATABLE = [kernel for kernel in kernels_here() if kernel.promise.repeatable]
+LISTED = [kernel for kernel in REPEATABLE if kernel.name != decode.NAME]  # decode has no lists: each route by itself
+# Two addends commute, so that a sum by atomics shows from a top_k of 3 on.
+TIMES, TOP_K, PROCESSES = (2, [3], 1) if INTERPRETED else (200, [1, 2, 4], 2)
+every_kernel = pytest.mark.parametrize("kernel", REPEATABLE, ids=lambda kernel: kernel.name)
+
+
+def _case(kernel: Kernel, top_k: int) -> Case:
+    """64 tokens and 8 experts, whose K takes many steps; in the interpreter the least that has two routes a block."""
+    shape = LayerShape(4, top_k, 48, 16) if INTERPRETED else LayerShape(8, top_k, 2048, 512)
+    return Case(shape, 6 if INTERPRETED else 64, inputs="random", format=kernel.promise.formats[0])
+
+
+def _run(kernel: Kernel, prepared, inputs) -> torch.Tensor:
+    return kernel.run(prepared, inputs.hidden_states, inputs.topk_weights, inputs.topk_ids)
+
+
+@pytest.mark.fault("flashinfer-ai/flashinfer#5221")
+@pytest.mark.parametrize("top_k", [1, 3])
+@pytest.mark.parametrize("kernel", LISTED, ids=lambda kernel: kernel.name)
+def test_the_order_in_an_experts_list_does_not_show(kernel: Kernel, top_k: int, device):
+    inputs = random_inputs(_case(kernel, top_k)).to(device)
+    prepared = kernel.prepare(inputs.banks)
+    expected = _run(kernel, prepared, inputs)
+    for seed in range(2 if INTERPRETED else 8):
+        with shuffled_routes(f"order {seed}") as changed:
+            judge.bitwise(_run(kernel, prepared, inputs), expected, kernel=kernel.name, order=seed)
+        assert changed, "the order was that of before"
+
+
+@pytest.mark.fault("flashinfer-ai/flashinfer#5221")
+@pytest.mark.parametrize("top_k", TOP_K)
+@every_kernel
+def test_many_runs_beside_others_have_one_digest(kernel: Kernel, top_k: int, device):
+    """On a GPU another stream keeps it busy, with work of other sizes each time, so that other SMs are free."""
+    inputs = random_inputs(_case(kernel, top_k)).to(device)
+    prepared = kernel.prepare(inputs.banks)
+    stream = torch.cuda.Stream() if device == "cuda" else None
+    outs = []
+    for time in range(TIMES):
+        if stream:
+            _load(stream, 256 * (1 + time % 7))
+        outs.append(_run(kernel, prepared, inputs))
+    found = Counter(map(digest, outs))
+    assert len(found) == 1, f"{len(found)} outputs of one call, so many times each: {sorted(found.values())}"
+
+
+def _load(stream: "torch.cuda.Stream", size: int) -> None:
+    """Some more work for `stream`, beside that of the current one."""
+    with torch.cuda.stream(stream):
+        matrix = torch.ones(size, size, device="cuda", dtype=torch.bfloat16)
+        for _ in range(4):
+            matrix = matrix @ matrix
+
+
+FRESH = """
+import json, os, sys
+given = json.loads(sys.argv[1])
+os.environ.update({"TRITON_INTERPRET": "1"} if given["device"] == "cpu" else {})
+from nvfp4_suite.ci.recording import digest, layer_output
+from nvfp4_suite.contract.case import Case, random_inputs
+from nvfp4_suite.contract.shapes import LayerShape
+from nvfp4_suite.kernels.registry import KERNELS
+if given["device"] == "cpu":
+    import nvfp4_suite.ci.interpreter
+case = Case(LayerShape(**given["case"].pop("shape")), **given["case"])
+inputs = random_inputs(case).to(given["device"])
+outs = [layer_output(KERNELS[given["kernel"]], inputs, case) for _ in range(given["times"])]
+print(*{digest(out) for out in outs})
+"""
+
+
+@pytest.mark.fault("flashinfer-ai/flashinfer#5221")
+@pytest.mark.parametrize("top_k", TOP_K[:2])
+@every_kernel
+def test_fresh_processes_have_the_digest_of_this_one(kernel: Kernel, top_k: int, device):
+    case = _case(kernel, top_k)
+    told = {"kernel": kernel.name, "case": asdict(case), "device": device, "times": TIMES}
+    command = [sys.executable, "-c", FRESH, json.dumps(told)]
+    children = [subprocess.run(command, capture_output=True, text=True, timeout=300) for _ in range(PROCESSES)]
+    inputs = random_inputs(case).to(device)
+    mine = digest(_run(kernel, kernel.prepare(inputs.banks), inputs))
+    assert [child.stdout.split() for child in children] == [[mine]] * PROCESSES, children[0].stderr
