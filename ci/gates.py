@@ -48,7 +48,8 @@ SAMPLES: tuple[tuple[int, LayerShape, str, str], ...] = (  # tokens, shape, dtyp
     (4096, RAGGED, "bf16", "gate_up"),
 )
 
-# Of W4A4, likewise: all blocks, kinds of K, dtypes, activations, weighted and not, and down both ways.
+# Of W4A4, likewise: all blocks, kinds of K, dtypes, activations, weighted and not, and down all ways: from a K of 1024
+# on, its programs have a tile each.
 W4A4_SAMPLES: tuple[tuple[int, LayerShape, str, str, bool, str], ...] = (
     (1, SHAPES[0], "bf16", "silu", False, "prefill_w4a4"),
     (512, RAGGED, "fp16", "gelu", True, "prefill_w4a4"),
@@ -57,6 +58,10 @@ W4A4_SAMPLES: tuple[tuple[int, LayerShape, str, str, bool, str], ...] = (
     (1, RAGGED, "fp16", "swigluoai", True, "prefill_w4a4_native"),
     (4096, SHAPES[0], "bf16", "gelu", False, "prefill_w4a4_native"),
     (512, SHAPES[0], "bf16", "silu", False, "prefill_w4a4_native"),
+    (16, LONG, "bf16", "silu", False, "prefill_w4a4"),
+    (4096, LayerShape(256, 8, 2048, 1040), "fp16", "silu", True, "prefill_w4a4"),
+    (512, LONG, "bf16", "silu", False, "prefill_w4a4_atomic"),
+    (4096, LONG, "fp16", "silu", False, "prefill_w4a4_native"),
 )
 
 # Of a linear layer: rows for the GEMV and for both blocks; K that is cut wide, narrow, and ragged.

@@ -39,6 +39,10 @@ NATIVE_TRITONS: dict[tuple[int, int], tuple[str, ...]] = {
 BLOCK_M_STEPS: tuple[tuple[int, int], ...] = ((24, 64), (12, 32), (0, 16))
 GATE_UP_WARPS = 8  # for twice as many sums as down has; with 4, sm_80 spills
 
+# Below this intermediate size down is persistent, as in FreeToken's W4A4 kernels for sm_120: so few steps of K hardly
+# pay for starting a program. How many an SM gets is by reasoning: as many as its registers hold, of 128 a thread.
+PERSISTENT_BELOW, PROGRAMS_PER_SM = 1024, 4
+
 FP4_KIND = "kind::mxf4nvf4"  # in the PTX ISA's names of mma and tcgen05.mma
 
 # Weight rows and bytes of K a step of a native dot. On sm_100 and 103, Triton silently decodes one with 64 rows.
@@ -57,6 +61,8 @@ def tiles(shape: LayerShape, form: Form, tokens_per_expert: float) -> tuple[Tile
     gate_up_kb, down_kb = (ragged if k % 32 else even for k in (shape.hidden, shape.intermediate))
     if block_m == BLOCK_M_STEPS[0][1] and not form.native:
         gate_up_kb = RAGGED_BLOCK_KB  # or sm_89 spills a register or two
+    if form.atomic and not form.native:
+        down_kb = RAGGED_BLOCK_KB  # or sm_80 does
     gate_up = Tile(block_m, block_kb=gate_up_kb, num_warps=GATE_UP_WARPS)
     return gate_up, Tile(block_m, NATIVE_ROWS if form.native else Tile.block_n, down_kb)
 
@@ -102,14 +108,15 @@ def _gate_up(gpu: Gpu, form: Form, tile: Tile, k: int, activation: str) -> Launc
 @cache
 def _down(gpu: Gpu, form: Form, dtype: str, tile: Tile, k: int, weighted: bool) -> Launch:
     scale = _scale(gpu)
+    flags = {"NATIVE": form.native, "WEIGHTED": weighted, "ATOMIC": form.atomic}
     return declare(
         "down",
         "w4a4.w4a4_down",
         f"x: *u8, x_scale: {scale}, packed: *u8, scale: {scale}, alpha: *fp32, topk_weights: *fp32, "
-        f"block_routes: *i32, block_expert: *i32, out: *{dtype}, N: i32, k_units: i32, routes: i32, "
+        f"block_routes: *i32, block_expert: *i32, out: *{dtype}, N: i32, blocks: i32, k_units: i32, routes: i32, "
         "rows_per_output: i32",
         "N",
-        {**_sizes(tile, k), "NATIVE": form.native, "WEIGHTED": weighted, "ATOMIC": form.atomic},
+        {**_sizes(tile, k), **flags, "PERSISTENT": k < PERSISTENT_BELOW},
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         instruction=_instruction(gpu, form, tile),

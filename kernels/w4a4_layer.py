@@ -1,7 +1,9 @@
 """Runs a W4A4 plan on tensors, and computes what such a layer needs once: alphas and global scales."""
 
 from dataclasses import dataclass
+from functools import cache
 
+import torch
 import triton
 from torch import Tensor
 
@@ -10,6 +12,9 @@ from .arguments import as_declared
 from .launch import Launch, start
 from .plan import LayerPlan
 from .quantizer import start_quantize
+from .w4a4 import PROGRAMS_PER_SM
+
+INTERPRETED_PROGRAMS = 3  # few, so that each of them has several tiles
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,11 +84,20 @@ def down(launch: Launch, h: Rows, weights: Weights, routed: tuple[int, dict], ou
     blocks, lists = routed
     if launch.constexpr("ATOMIC"):
         out.zero_()
-    rows = weights[0].shape[1]
-    grid = (blocks * triton.cdiv(rows, launch.constexpr("BLOCK_N")),)
-    rows_per_output = lists["routes"] // len(out)
-    start(launch, grid, **_operands(launch, h, weights), out=out, N=rows, **lists, rows_per_output=rows_per_output)
+    rows, rows_per_output = weights[0].shape[1], lists["routes"] // len(out)
+    tiles = blocks * triton.cdiv(rows, launch.constexpr("BLOCK_N"))
+    programs = min(tiles, resident_programs(out.device)) if launch.constexpr("PERSISTENT") else tiles
+    sizes = {"N": rows, "blocks": blocks, "rows_per_output": rows_per_output}
+    start(launch, (programs,), **_operands(launch, h, weights), out=out, **lists, **sizes)
     return out
+
+
+@cache
+def resident_programs(device: torch.device) -> int:
+    """How many programs a persistent launch has on `device`, at most; it waits for nothing."""
+    if device.type != "cuda":
+        return INTERPRETED_PROGRAMS
+    return PROGRAMS_PER_SM * torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _operands(launch: Launch, x: Rows, weights: Weights) -> dict[str, Tensor | int]:

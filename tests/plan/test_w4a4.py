@@ -43,7 +43,7 @@ def test_block_m_follows_tokens_per_expert(tokens, block_m):
     plan = planned(tokens=tokens)
     stages = ("list_blocks", "gate_up", "down")
     assert {plan.launch(stage).constexpr("BLOCK_M") for stage in stages} == {block_m}
-    assert plan.reason.endswith(f"NVIDIA H200: block {block_m}")
+    assert plan.reason.endswith(f"data center sm_90: block {block_m}")
 
 
 def test_a_ragged_k_takes_smaller_steps():
@@ -82,8 +82,9 @@ def test_atomics_need_no_sum():
     assert planned().launch("sum_routes") is not None and not planned().launch("down").constexpr("ATOMIC")
 
 
-def test_sizes_are_never_constants_and_fusion_is_off():
-    shapes = [LayerShape(64, 4, 2048, 512), LayerShape(64, 4, 4096, 1536)]
+@pytest.mark.parametrize(("first", "second"), [(512, 768), (1024, 1536)], ids=["persistent", "plain"])
+def test_sizes_are_never_constants_and_fusion_is_off(first, second):
+    shapes = [LayerShape(64, 4, 2048, first), LayerShape(64, 4, 4096, second)]
     first, second = (planned(shape=shape, tokens=512, weight_on_input=True).launches for shape in shapes)
     assert first == second and not any(launch.fp_fusion for launch in first)
 
@@ -123,4 +124,4 @@ def test_a_native_dot_has_128_weight_rows_scales_of_e4m3_and_a_kind_that_is_aske
 def test_a_native_kernel_that_cannot_be_says_so():
     plan = planned(kernel=NATIVE)
     assert plan.kernel == NATIVE and plan.launches == planned().launches
-    assert plan.reason == "2 tokens per expert, NVIDIA H200: block 16, decoded (no FP4 instruction here)"
+    assert plan.reason == "2 tokens per expert, data center sm_90: block 16, decoded (no FP4 instruction here)"
