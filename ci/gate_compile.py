@@ -70,6 +70,8 @@ def compiled(launch: Launch, capability: Capability):
     places = {name: (place,) for place, name in enumerate(function.arg_names)}
     constants = {places[name]: value for name, value in launch.constexprs}
     attributes = {places[name]: [["tt.divisibility", 16]] for name in launch.divisible}
+    if function.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource as ASTSource
     source = ASTSource(function, {name: signature[name] for name in function.arg_names}, constants, attributes)
     target = GPUTarget("cuda", 10 * capability[0] + capability[1], 32)
     options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "enable_fp_fusion": launch.fp_fusion}

@@ -16,7 +16,7 @@ from ..kernels.linear_plan import SPLITS, plan_linear
 from ..kernels.plan import plan_layer
 from ..kernels.pointwise import quantize
 from ..kernels.variants import DEFAULT, VARIANTS
-from ..kernels.w4a4 import NATIVE
+from ..kernels.w4a4 import FORMS
 from .gate_compile import Capability, Facts, GateError, arch_name, compile_in_child, compile_launch
 
 __all__ = [
@@ -62,6 +62,9 @@ W4A4_SAMPLES: tuple[tuple[int, LayerShape, str, str, bool, str], ...] = (
     (4096, LayerShape(256, 8, 2048, 1040), "fp16", "silu", True, "prefill_w4a4"),
     (512, LONG, "bf16", "silu", False, "prefill_w4a4_atomic"),
     (4096, LONG, "fp16", "silu", False, "prefill_w4a4_native"),
+    (1, SHAPES[0], "bf16", "silu", False, "prefill_w4a4_specialized"),
+    (512, LONG, "fp16", "silu", True, "prefill_w4a4_specialized"),
+    (4096, SHAPES[0], "fp16", "silu", False, "prefill_w4a4_specialized"),
 )
 
 # Of a linear layer: rows for the GEMV and for both blocks; K that is cut wide, narrow, and ragged.
@@ -120,7 +123,7 @@ def _w4a4(gpu: Gpu) -> list[Launch]:
         )
         for tokens, shape, dtype, name, weigh, kernel in W4A4_SAMPLES
     )
-    plans = [plan for plan in plans if plan.kernel != NATIVE or plan.launch("gate_up").constexpr("NATIVE")]
+    plans = [plan for plan in plans if not FORMS[plan.kernel].native or plan.launch("gate_up").constexpr("NATIVE")]
     return [launch for plan in plans for launch in plan.launches] + [quantize(dtype, "128x4") for dtype in DTYPES]
 
 

@@ -12,7 +12,7 @@ from .arguments import as_declared
 from .launch import Launch, start
 from .plan import LayerPlan
 from .quantizer import start_quantize
-from .w4a4 import PROGRAMS_PER_SM
+from .w4a4 import PROGRAMS_PER_SM, SPECIALIZED_DOWN, SPECIALIZED_PER_SM
 
 INTERPRETED_PROGRAMS = 3  # few, so that each of them has several tiles
 
@@ -82,22 +82,26 @@ def gate_up(
 def down(launch: Launch, h: Rows, weights: Weights, routed: tuple[int, dict], out: Tensor) -> Tensor:
     """Writes `out` [R, H], a row per route; a launch that is ATOMIC adds up a token's routes in `out` [T, H]."""
     blocks, lists = routed
-    if launch.constexpr("ATOMIC"):
-        out.zero_()
-    rows, rows_per_output = weights[0].shape[1], lists["routes"] // len(out)
-    tiles = blocks * triton.cdiv(rows, launch.constexpr("BLOCK_N"))
-    programs = min(tiles, resident_programs(out.device)) if launch.constexpr("PERSISTENT") else tiles
-    sizes = {"N": rows, "blocks": blocks, "rows_per_output": rows_per_output}
+    sizes = {"N": weights[0].shape[1], "blocks": blocks}
+    programs = blocks * triton.cdiv(sizes["N"], launch.constexpr("BLOCK_N"))
+    if launch.kernel == SPECIALIZED_DOWN:
+        programs = min(programs, resident_programs(out.device, SPECIALIZED_PER_SM))
+    else:
+        sizes["rows_per_output"] = lists["routes"] // len(out)
+        if launch.constexpr("ATOMIC"):
+            out.zero_()
+        if launch.constexpr("PERSISTENT"):
+            programs = min(programs, resident_programs(out.device, PROGRAMS_PER_SM))
     start(launch, (programs,), **_operands(launch, h, weights), out=out, **lists, **sizes)
     return out
 
 
 @cache
-def resident_programs(device: torch.device) -> int:
+def resident_programs(device: torch.device, per_sm: int) -> int:
     """How many programs a persistent launch has on `device`, at most; it waits for nothing."""
     if device.type != "cuda":
         return INTERPRETED_PROGRAMS
-    return PROGRAMS_PER_SM * torch.cuda.get_device_properties(device).multi_processor_count
+    return per_sm * torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _operands(launch: Launch, x: Rows, weights: Weights) -> dict[str, Tensor | int]:

@@ -60,7 +60,7 @@ def plain(case: Case, device: str) -> torch.Tensor:
 @pytest.mark.parametrize("programs", [1, 2, 5, 1000])
 def test_any_number_of_programs_gives_the_bits_of_a_program_for_each_tile(case, programs, device, monkeypatch):
     expected, grids = plain(case, device), grid_of_down(monkeypatch)
-    monkeypatch.setattr(w4a4_layer, "resident_programs", lambda _: programs)
+    monkeypatch.setattr(w4a4_layer, "resident_programs", lambda *_: programs)
     judge.bitwise(run_plan(planned(case, persistent=True), case, device), expected, **context_of(case))
     assert grids == [programs] or grids[0] < programs == 1000  # never more than tiles
 
@@ -73,7 +73,7 @@ def test_a_program_for_each_tile_gives_the_right_bits(case, device):
 def test_how_many_programs_run_is_a_matter_of_the_device_alone(device, monkeypatch):
     """More tokens are more tiles, not more programs, and no other binary."""
     grids = grid_of_down(monkeypatch)
-    monkeypatch.setattr(w4a4_layer, "resident_programs", lambda _: 2)
+    monkeypatch.setattr(w4a4_layer, "resident_programs", lambda *_: 2)
     shape = LayerShape(4, 2, 80, 48)
     few, many = (Case(shape, tokens, inputs="random", format="w4a4") for tokens in (1, 9))
     plans = [planned(case, persistent=True) for case in (few, many)]
@@ -87,8 +87,8 @@ def test_as_many_programs_as_the_multiprocessors_hold(monkeypatch):
     properties = type("Properties", (), {"multi_processor_count": 132})
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     w4a4_layer.resident_programs.cache_clear()
-    assert w4a4_layer.resident_programs(torch.device("cuda", 0)) == 4 * 132
-    assert w4a4_layer.resident_programs(torch.device("cpu")) == 3
+    assert w4a4_layer.resident_programs(torch.device("cuda", 0), 4) == 4 * 132
+    assert w4a4_layer.resident_programs(torch.device("cpu"), 4) == 3
     w4a4_layer.resident_programs.cache_clear()
 
 
