@@ -42,8 +42,8 @@ NATIVE_TRITONS: dict[tuple[int, int], tuple[str, ...]] = {
     (12, 1): ("3.8.0", "3.9.0"),
 }
 
-# Where the specialized down compiles: its API is not the same in other releases. Its K is a multiple of SPECIALIZED_K.
-SPECIALIZED_TRITONS: dict[tuple[int, int], tuple[str, ...]] = {(12, 0): ("3.8.0",), (12, 1): ("3.8.0",)}
+# Where the specialized down compiles: earlier releases lack parts of Gluon. Its K is a multiple of SPECIALIZED_K.
+SPECIALIZED_TRITONS: dict[tuple[int, int], tuple[str, ...]] = {(12, 0): ("3.8.0", "3.9.0"), (12, 1): ("3.8.0", "3.9.0")}
 SPECIALIZED_K = 64
 SPECIALIZED_DOWN = "w4a4_gluon.w4a4_down_specialized"
 
@@ -76,7 +76,7 @@ def possible(form: Form, gpu: Gpu, shape: LayerShape, triton: str) -> tuple[Form
     if not form.specialized:
         return form, ""
     if triton not in SPECIALIZED_TRITONS.get(gpu.capability, ()):
-        return replace(form, specialized=False), ", not specialized (sm_120 and 121 and Triton 3.8.0 alone)"
+        return replace(form, specialized=False), ", not specialized (it needs sm_120 or 121 and Triton 3.8.0 or later)"
     if shape.intermediate % SPECIALIZED_K:
         why = f", not specialized (K {shape.intermediate} is no multiple of {SPECIALIZED_K})"
         return replace(form, specialized=False), why
