@@ -5,6 +5,7 @@ barriers, the order of tiles and the stores are those of sm_120. Triton's interp
 """
 
 import pytest
+import triton
 
 from nvfp4_suite.cases.stages import GemmCase
 from nvfp4_suite.contract import gpus
@@ -21,7 +22,9 @@ from ..stages import w4a4_launches as launches
 from ..stages.launches import drawn
 from ..stages.test_w4a4 import together
 
-CARD = Gpu("NVIDIA GeForce RTX 5090", (12, 0))
+# An earlier Triton does not compile it: there the kernel's name stands for a plain down, here a decoded one.
+KNOWN = triton.__version__.split("+")[0] in SPECIALIZED_TRITONS[12, 0]
+CARD = Gpu("NVIDIA GeForce RTX 5090", (12, 0)) if KNOWN else Gpu("NVIDIA A100-SXM4-80GB", (8, 0))
 
 # K of half a step, of whole steps and of more than the ring has; N that is no multiple of a tile; every block.
 CASES = [
@@ -35,11 +38,11 @@ CASES = [
 @pytest.fixture
 def multiplied(monkeypatch):
     """The FP4 instruction where this GPU has it, and what stands in for it elsewhere."""
-    from nvfp4_suite.kernels.device import w4a4_gluon
+    if KNOWN and gpus.current(0).capability not in SPECIALIZED_TRITONS:
+        from nvfp4_suite.kernels.device import w4a4_gluon
 
-    from .decoded_product import multiply_decoded
+        from .decoded_product import multiply_decoded
 
-    if gpus.current(0).capability not in SPECIALIZED_TRITONS:
         monkeypatch.setattr(w4a4_gluon, "multiply_blocks", multiply_decoded)
 
 
@@ -50,7 +53,7 @@ def test_down_gemm(case: GemmCase, programs: int, device, monkeypatch):
     monkeypatch.setattr(w4a4_layer, "resident_programs", lambda *_: programs)
     shape = LayerShape(case.experts, 1, case.n, case.k)
     plan = plan_layer(CARD, shape, case.rows * case.experts, dtype=case.dtype, kernel=SPECIALIZED, input_scales=True)
-    assert plan.launch("down").kernel == SPECIALIZED_DOWN
+    assert (plan.launch("down").kernel == SPECIALIZED_DOWN) == KNOWN
     form, gemms = rounding_form("w4a4", torch_dtype(case.dtype)), drawn(case)
     found = launches.down(plan, *together(gemms), torch_dtype(case.dtype), device)
     for expert, one in enumerate(gemms):
