@@ -93,6 +93,8 @@ W4A4: tuple[Case, ...] = (
     Case(Shape(1, 1, 48, 32), 129, format="w4a4"),
     Case(Shape(8, 4, 272, 80), 33, format="w4a4", tier="ci"),
     Case(Shape(2, 2, 1024, 640), 17, format="w4a4", dtype="fp16", tier="all"),
+    # A K of down from which on its programs have a tile each.
+    Case(Shape(2, 2, 80, 1040), 3, format="w4a4"),
 )
 
 # The sum over top_k is exact also where every addition rounds to the dtype, as atomics do.

@@ -123,6 +123,8 @@ def _source(launch: Launch):
     places = {name: (place,) for place, name in enumerate(function.arg_names)}
     constants = {places[name]: value for name, value in launch.constexprs}
     attributes = {places[name]: [["tt.divisibility", 16]] for name in launch.divisible}
+    if function.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource as ASTSource
     return ASTSource(function, {name: signature[name] for name in function.arg_names}, constants, attributes)
 
 

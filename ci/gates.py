@@ -51,7 +51,8 @@ SAMPLES: tuple[tuple[int, LayerShape, str, str], ...] = (  # tokens, shape, dtyp
     (4096, RAGGED, "bf16", "gate_up"),
 )
 
-# Of W4A4, likewise: all blocks, kinds of K, dtypes, activations, weighted and not, and down both ways.
+# Of W4A4, likewise: all blocks, kinds of K, dtypes, activations, weighted and not, and down all ways: from a K of 1024
+# on, its programs have a tile each.
 W4A4_SAMPLES: tuple[tuple[int, LayerShape, str, str, bool, str], ...] = (
     (1, CHECKPOINTS["Qwen3.6-35B-A3B"], "bf16", "silu", False, "prefill_w4a4"),
     (512, RAGGED, "fp16", "gelu", True, "prefill_w4a4"),
@@ -60,6 +61,13 @@ W4A4_SAMPLES: tuple[tuple[int, LayerShape, str, str, bool, str], ...] = (
     (1, RAGGED, "fp16", "swigluoai", True, "prefill_w4a4_native"),
     (4096, CHECKPOINTS["Qwen3.6-35B-A3B"], "bf16", "gelu", False, "prefill_w4a4_native"),
     (512, CHECKPOINTS["Qwen3.6-35B-A3B"], "bf16", "silu", False, "prefill_w4a4_native"),
+    (16, CHECKPOINTS["GLM-5.2"], "bf16", "silu", False, "prefill_w4a4"),
+    (4096, LayerShape(256, 8, 2048, 1040), "fp16", "silu", True, "prefill_w4a4"),
+    (512, CHECKPOINTS["GLM-5.2"], "bf16", "silu", False, "prefill_w4a4_atomic"),
+    (4096, CHECKPOINTS["GLM-5.2"], "fp16", "silu", False, "prefill_w4a4_native"),
+    (1, CHECKPOINTS["Qwen3.6-35B-A3B"], "bf16", "silu", False, "prefill_w4a4_specialized"),
+    (512, CHECKPOINTS["GLM-5.2"], "fp16", "silu", True, "prefill_w4a4_specialized"),
+    (4096, CHECKPOINTS["Qwen3.6-35B-A3B"], "fp16", "silu", False, "prefill_w4a4_specialized"),
 )
 
 # Of a linear layer: rows for the GEMV and for both blocks, with K that is cut wide and narrow, in both dtypes; and of a
@@ -135,7 +143,8 @@ def _w4a4(gpu: Gpu, triton: str) -> list[Launch]:
         )
         for tokens, shape, dtype, name, weigh, kernel in W4A4_SAMPLES
     ]
-    samples = [plan for plan in samples if plan.kernel != w4a4.NATIVE or plan.launch("gate_up").constexpr("NATIVE")]
+    forms = w4a4.FORMS
+    samples = [plan for plan in samples if not forms[plan.kernel].native or plan.launch("gate_up").constexpr("NATIVE")]
     return _distinct([*samples, *_native(gpu, triton)]) + [pointwise.quantize(dtype, "128x4") for dtype in DTYPES]
 
 

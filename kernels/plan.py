@@ -130,14 +130,11 @@ def _card(gpu: Gpu) -> str:
 
 
 def _w4a4(gpu: Gpu, shape: LayerShape, tokens: int, options: Options, triton: str, kernel: str) -> LayerPlan:
-    is_native = w4a4.is_native(gpu, triton)
-    name = (w4a4.NATIVE if is_native else w4a4.DEFAULT) if kernel == "w4a4" else kernel
+    name = (w4a4.NATIVE if w4a4.is_native(gpu, triton) else w4a4.DEFAULT) if kernel == "w4a4" else kernel
     if tokens == 0:
         return LayerPlan(name, shape, tokens, options[0], (), "no tokens: nothing to launch")
     tokens_per_expert = tokens * shape.top_k / shape.experts
-    form = w4a4.FORMS[name]
-    without = ", decoded (no FP4 instruction here)" if form.native and not is_native else ""
-    form = replace(form, native=form.native and is_native)
+    form, without = w4a4.possible(w4a4.FORMS[name], gpu, shape, triton)
     tiles = w4a4.tiles(shape, form, tokens_per_expert)
     launches = w4a4.launches(gpu, shape, form, tiles, *options)
     reason = f"{tokens_per_expert:.3g} tokens per expert, {_card(gpu)}: block {tiles[0].block_m}{without}"

@@ -9,7 +9,7 @@ from ..contract.kernel import Kernel, Promise
 from . import decode
 from .experts import fused_experts
 from .variants import VARIANTS
-from .w4a4 import FORMS, NATIVE_TRITONS
+from .w4a4 import FORMS, NATIVE_TRITONS, SPECIALIZED_TRITONS
 from .w4a4_layer import Scales
 
 
@@ -58,7 +58,8 @@ def _w4a4(name: str) -> W4A4Kernel:
     if form.atomic:
         promise = replace(promise, rounding="w4a4_atomic", repeatable=False, interpreted=False)
     if form.native:
-        promise = replace(promise, capabilities=tuple(NATIVE_TRITONS), interpreted=False)
+        tritons = SPECIALIZED_TRITONS if form.specialized else NATIVE_TRITONS
+        promise = replace(promise, capabilities=tuple(tritons), interpreted=False)
     return W4A4Kernel(name, promise)
 
 

@@ -1,6 +1,6 @@
 """The launches of a W4A4 prefill layer: routing, the quantizer, gate_up with its activation, down, the sum. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from ..contract.gpus import Gpu, architecture
@@ -15,15 +15,22 @@ from .tuning import RAGGED_BLOCK_KB
 class Form:
     """`atomic`: down adds up a token's routes by atomics, in any order, each sum rounded to the activations' dtype.
 
-    `native`: the GPU's own FP4 instruction multiplies, instead of a 16-bit one on decoded operands.
+    `native`: the GPU's own FP4 instruction multiplies, instead of a 16-bit one on decoded operands. `specialized`: in
+    down some warps load, some multiply and some store. No hardware here has seen the last two.
     """
 
     atomic: bool = False
     native: bool = False
+    specialized: bool = False
 
 
-DEFAULT, NATIVE = "prefill_w4a4", "prefill_w4a4_native"
-FORMS: dict[str, Form] = {DEFAULT: Form(), "prefill_w4a4_atomic": Form(atomic=True), NATIVE: Form(native=True)}
+DEFAULT, NATIVE, SPECIALIZED = "prefill_w4a4", "prefill_w4a4_native", "prefill_w4a4_specialized"
+FORMS: dict[str, Form] = {
+    DEFAULT: Form(),
+    "prefill_w4a4_atomic": Form(atomic=True),
+    NATIVE: Form(native=True),
+    SPECIALIZED: Form(native=True, specialized=True),
+}
 
 # The Triton releases that compile tl.dot_scaled on e2m1 with e4m3 scales to the FP4 instruction, per capability. The
 # others stop with an error, or have not been tried. None of this was seen on hardware.
@@ -40,9 +47,19 @@ NATIVE_TRITONS: dict[tuple[int, int], tuple[str, ...]] = {
 AUTO_FROM = 4
 AUTO_SOURCE = "FreeToken's W4A4 pull request, from 4 tokens per expert on sm_120; its tiles are W4A16's, not measured"
 
+# Where the specialized down compiles: earlier releases lack parts of Gluon. Its K is a multiple of SPECIALIZED_K.
+SPECIALIZED_TRITONS: dict[tuple[int, int], tuple[str, ...]] = {(12, 0): ("3.8.0", "3.9.0"), (12, 1): ("3.8.0", "3.9.0")}
+SPECIALIZED_K = 64
+SPECIALIZED_DOWN = "w4a4_gluon.w4a4_down_specialized"
+
 # (at least so many tokens per expert, BLOCK_M): those of W4A16, but for its block of 128. Not measured.
 BLOCK_M_STEPS: tuple[tuple[int, int], ...] = ((24, 64), (12, 32), (0, 16))
 GATE_UP_WARPS = 8  # for twice as many sums as down has; with 4, sm_80 spills
+
+# Below this intermediate size down is persistent, as in FreeToken's W4A4 kernels for sm_120: so few steps of K hardly
+# pay for starting a program. How many an SM gets is by reasoning: as many as its registers hold, of 128 a thread.
+PERSISTENT_BELOW, PROGRAMS_PER_SM = 1024, 4
+SPECIALIZED_PER_SM = 1  # of twelve warps, and for most of the shared memory
 
 FP4_KIND = "kind::mxf4nvf4"  # in the PTX ISA's names of mma and tcgen05.mma
 
@@ -55,6 +72,22 @@ def is_native(gpu: Gpu, triton: str) -> bool:
     return gpu.backend == "cuda" and triton in NATIVE_TRITONS.get(gpu.capability, ())
 
 
+def possible(form: Form, gpu: Gpu, shape: LayerShape, triton: str) -> tuple[Form, str]:
+    """What `form` is on `gpu`, and what it lacks there: empty, or a part of the reason that a plan gives."""
+    if not form.native:
+        return form, ""
+    if not is_native(gpu, triton):
+        return replace(form, native=False, specialized=False), ", decoded (no FP4 instruction here)"
+    if not form.specialized:
+        return form, ""
+    if triton not in SPECIALIZED_TRITONS.get(gpu.capability, ()):
+        return replace(form, specialized=False), ", not specialized (it needs sm_120 or 121 and Triton 3.8.0 or later)"
+    if shape.intermediate % SPECIALIZED_K:
+        why = f", not specialized (K {shape.intermediate} is no multiple of {SPECIALIZED_K})"
+        return replace(form, specialized=False), why
+    return form, ""
+
+
 def tiles(shape: LayerShape, form: Form, tokens_per_expert: float) -> tuple[Tile, Tile]:
     """The tiles of gate_up and down. BLOCK_N counts columns of gate_up's output, of which each has two weight rows."""
     block_m = next(block_m for least, block_m in BLOCK_M_STEPS if tokens_per_expert >= least)
@@ -62,6 +95,8 @@ def tiles(shape: LayerShape, form: Form, tokens_per_expert: float) -> tuple[Tile
     gate_up_kb, down_kb = (ragged if k % 32 else even for k in (shape.hidden, shape.intermediate))
     if block_m == BLOCK_M_STEPS[0][1] and not form.native:
         gate_up_kb = RAGGED_BLOCK_KB  # or sm_89 spills a register or two
+    if form.atomic and not form.native:
+        down_kb = RAGGED_BLOCK_KB  # or sm_80 does
     gate_up = Tile(block_m, block_kb=gate_up_kb, num_warps=GATE_UP_WARPS)
     return gate_up, Tile(block_m, NATIVE_ROWS if form.native else Tile.block_n, down_kb)
 
@@ -82,7 +117,9 @@ def launches(
         *([pointwise.weigh_input(dtype)] if weight_on_input else []),
         pointwise.quantize(dtype),
         _gate_up(gpu, form, gate_up, shape.hidden, activation),
-        _down(gpu, form, dtype, down, shape.intermediate, weighted=not weight_on_input),
+        (_specialized_down if form.specialized else _down)(
+            gpu, form, dtype, down, shape.intermediate, weighted=not weight_on_input
+        ),
         *([] if form.atomic else [pointwise.sum_routes(dtype)]),
     )
 
@@ -107,16 +144,32 @@ def _gate_up(gpu: Gpu, form: Form, tile: Tile, k: int, activation: str) -> Launc
 @cache
 def _down(gpu: Gpu, form: Form, dtype: str, tile: Tile, k: int, weighted: bool) -> Launch:
     scale = _scale(gpu)
+    flags = {"NATIVE": form.native, "WEIGHTED": weighted, "ATOMIC": form.atomic}
     return declare(
         "down",
         "w4a4.w4a4_down",
         f"x: *u8, x_scale: {scale}, packed: *u8, scale: {scale}, alpha: *fp32, topk_weights: *fp32, "
-        f"block_routes: *i32, block_expert: *i32, out: *{dtype}, N: i32, k_units: i32, routes: i32, "
+        f"block_routes: *i32, block_expert: *i32, out: *{dtype}, N: i32, blocks: i32, k_units: i32, routes: i32, "
         "rows_per_output: i32",
         "N",
-        {**_sizes(tile, k), "NATIVE": form.native, "WEIGHTED": weighted, "ATOMIC": form.atomic},
+        {**_sizes(tile, k), **flags, "PERSISTENT": k < PERSISTENT_BELOW},
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        instruction=_instruction(gpu, form, tile),
+    )
+
+
+@cache
+def _specialized_down(gpu: Gpu, form: Form, dtype: str, tile: Tile, k: int, weighted: bool) -> Launch:
+    """As _down; every K is a multiple of SPECIALIZED_K, so that one binary serves them all."""
+    return declare(
+        "down",
+        SPECIALIZED_DOWN,
+        "x: *u8, x_scale: *fp8e4nv, packed: *u8, scale: *fp8e4nv, alpha: *fp32, topk_weights: *fp32, "
+        f"block_routes: *i32, block_expert: *i32, out: *{dtype}, N: i32, blocks: i32, k_units: i32, routes: i32",
+        "N",
+        {**_sizes(tile, k), "K_UNIT": SPECIALIZED_K, "WEIGHTED": weighted},
+        num_warps=tile.num_warps,
         instruction=_instruction(gpu, form, tile),
     )
 

@@ -1,6 +1,7 @@
 """Runs a W4A4 plan on tensors, and computes what such a layer needs once: alphas and global scales."""
 
 from dataclasses import dataclass
+from functools import cache
 from weakref import WeakKeyDictionary
 
 import torch
@@ -12,6 +13,9 @@ from .arguments import as_declared, check_sizes
 from .launch import Launch, start
 from .plan import LayerPlan
 from .quantizer import start_quantize
+from .w4a4 import PROGRAMS_PER_SM, SPECIALIZED_DOWN, SPECIALIZED_PER_SM
+
+INTERPRETED_PROGRAMS = 3  # few, so that each of them has several tiles
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,14 +108,27 @@ def gate_up(
 def down(launch: Launch, h: Rows, weights: Weights, routed: tuple[int, dict], out: Tensor) -> Tensor:
     """Writes `out` [R, H], a row per route; a launch that is ATOMIC adds up a token's routes in `out` [T, H]."""
     blocks, lists = routed
-    if launch.constexpr("ATOMIC"):
-        out.zero_()
-    rows = weights[0].shape[1]
-    check_sizes(launch, k=2 * h[0].shape[1], N=rows)
-    grid = (blocks * triton.cdiv(rows, launch.constexpr("BLOCK_N")),)
-    rows_per_output = lists["routes"] // len(out)
-    start(launch, grid, **_operands(launch, h, weights), out=out, N=rows, **lists, rows_per_output=rows_per_output)
+    sizes = {"N": weights[0].shape[1], "blocks": blocks}
+    check_sizes(launch, k=2 * h[0].shape[1], N=sizes["N"])
+    programs = blocks * triton.cdiv(sizes["N"], launch.constexpr("BLOCK_N"))
+    if launch.kernel == SPECIALIZED_DOWN:
+        programs = min(programs, resident_programs(out.device, SPECIALIZED_PER_SM))
+    else:
+        sizes["rows_per_output"] = lists["routes"] // len(out)
+        if launch.constexpr("ATOMIC"):
+            out.zero_()
+        if launch.constexpr("PERSISTENT"):
+            programs = min(programs, resident_programs(out.device, PROGRAMS_PER_SM))
+    start(launch, (programs,), **_operands(launch, h, weights), out=out, **lists, **sizes)
     return out
+
+
+@cache
+def resident_programs(device: torch.device, per_sm: int) -> int:
+    """How many programs a persistent launch has on `device`, at most; it waits for nothing."""
+    if device.type != "cuda":
+        return INTERPRETED_PROGRAMS
+    return per_sm * torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _operands(launch: Launch, x: Rows, weights: Weights) -> dict[str, Tensor | int]:

@@ -119,7 +119,7 @@ def w4a4_gate_up(
     tl.store(scale_tile, scales, mask=real[:, None] & (place < N // 16)[None, :])
 
 
-@triton.jit(do_not_specialize=["k_units", "routes", "rows_per_output"])
+@triton.jit(do_not_specialize=["blocks", "k_units", "routes", "rows_per_output"])
 def w4a4_down(
     x,
     x_scale,
@@ -131,6 +131,7 @@ def w4a4_down(
     block_expert,
     out,
     N,
+    blocks,
     k_units,
     routes,
     rows_per_output,
@@ -141,34 +142,37 @@ def w4a4_down(
     NATIVE: tl.constexpr,
     WEIGHTED: tl.constexpr,
     ATOMIC: tl.constexpr,
+    PERSISTENT: tl.constexpr,
 ):
     """out[route, n] = (sum_k x[route, k] * W[expert, n, k]) * alpha[expert, n] (* topk_weight if WEIGHTED).
 
-    ATOMIC adds it to out[route // rows_per_output, n] instead, and rounds each sum to the dtype of `out`. One program:
-    one block of BLOCK_M routes, all of one expert, x BLOCK_N weight rows, 2 * BLOCK_KB of K a step. K is
-    k_units * K_UNIT.
+    ATOMIC adds it to out[route // rows_per_output, n] instead, and rounds each sum to the dtype of `out`. A tile is one
+    of `blocks` blocks of BLOCK_M routes, all of one expert, x BLOCK_N weight rows, 2 * BLOCK_KB of K a step. K is
+    k_units * K_UNIT. PERSISTENT: any number of programs, in which each takes every so many-th tile; else one a tile.
     """
     row_tiles = tl.cdiv(N, BLOCK_N)
-    block = (tl.program_id(0) // row_tiles).to(tl.int64)
-    expert = tl.load(block_expert + block).to(tl.int64)
-    if expert < 0:  # the grid is an upper bound; this block was not needed
-        return
-    route, real, row = routes_of(block, block_routes, routes, 1, BLOCK_M)
-    n = tl.program_id(0) % row_tiles * BLOCK_N + tl.arange(0, BLOCK_N)
-    inside = n < N
-    weight_row = expert * N + n
-
     row_bytes = k_units * (K_UNIT // 2)
-    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    for start in range(0, row_bytes, BLOCK_KB):
-        acc = add_products(
-            acc, packed, scale, weight_row, inside, x, x_scale, row, real, start, row_bytes, BLOCK_KB, NATIVE
-        )
+    first = tl.program_id(0)
+    end, step = (blocks * row_tiles, tl.num_programs(0)) if PERSISTENT else (first + 1, 1)
+    for tile in range(first, end, step):
+        block = (tile // row_tiles).to(tl.int64)
+        expert = tl.load(block_expert + block).to(tl.int64)
+        if expert >= 0:  # `blocks` is an upper bound; the others were not needed
+            route, real, row = routes_of(block, block_routes, routes, 1, BLOCK_M)
+            n = tile % row_tiles * BLOCK_N + tl.arange(0, BLOCK_N)
+            inside = n < N
+            weight_row = expert * N + n
 
-    route, real = route[None, :], real[None, :]
-    n, inside, weight_row = n[:, None], inside[:, None], weight_row[:, None]
-    if ATOMIC:
-        token = route // rows_per_output
-        add_sums(acc, alpha, topk_weights, out, N, route, token, real, n, inside, weight_row, WEIGHTED)
-    else:
-        store_sums(acc, alpha, topk_weights, out, N, route, real, n, inside, weight_row, WEIGHTED)
+            acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+            for start in range(0, row_bytes, BLOCK_KB):
+                acc = add_products(
+                    acc, packed, scale, weight_row, inside, x, x_scale, row, real, start, row_bytes, BLOCK_KB, NATIVE
+                )
+
+            route, real = route[None, :], real[None, :]
+            n, inside, weight_row = n[:, None], inside[:, None], weight_row[:, None]
+            if ATOMIC:
+                token = route // rows_per_output
+                add_sums(acc, alpha, topk_weights, out, N, route, token, real, n, inside, weight_row, WEIGHTED)
+            else:
+                store_sums(acc, alpha, topk_weights, out, N, route, real, n, inside, weight_row, WEIGHTED)

@@ -8,7 +8,7 @@ from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
 from nvfp4_suite.kernels.releases import NO_ASSEMBLER, TRITONS
 from nvfp4_suite.kernels.tiles import Tile
 from nvfp4_suite.kernels.variants import DEFAULT as W4A16
-from nvfp4_suite.kernels.w4a4 import DEFAULT, FORMS, NATIVE
+from nvfp4_suite.kernels.w4a4 import DEFAULT, FORMS, NATIVE, SPECIALIZED, SPECIALIZED_DOWN
 
 H200 = Gpu("NVIDIA H200", (9, 0))
 QWEN = CHECKPOINTS["Qwen3.6-35B-A3B"]  # 256 experts, top 8: 32 tokens are one per expert
@@ -116,8 +116,9 @@ def test_atomics_need_no_sum():
     assert planned().launch("sum_routes") is not None and not planned().launch("down").constexpr("ATOMIC")
 
 
-def test_sizes_are_never_constants_and_fusion_is_off():
-    shapes = [LayerShape(64, 4, 2048, 512), LayerShape(64, 4, 4096, 1536)]
+@pytest.mark.parametrize(("first", "second"), [(512, 768), (1024, 1536)], ids=["persistent", "plain"])
+def test_sizes_are_never_constants_and_fusion_is_off(first, second):
+    shapes = [LayerShape(64, 4, 2048, first), LayerShape(64, 4, 4096, second)]
     first, second = (planned(shape=shape, tokens=512, weight_on_input=True).launches for shape in shapes)
     assert first == second and not any(launch.fp_fusion for launch in first)
 
@@ -159,3 +160,42 @@ def test_a_native_kernel_that_cannot_be_says_so():
     plan = planned(kernel=NATIVE)
     assert plan.kernel == NATIVE and plan.launches == planned().launches
     assert plan.reason == "2 tokens per expert, data center sm_90: block 16, decoded (no FP4 instruction here)"
+
+
+def specialized(gpu: Gpu, **options) -> LayerPlan:
+    return planned(gpu, kernel=SPECIALIZED, **options)
+
+
+@pytest.mark.parametrize("gpu", [*CATALOG, PORTABLE], ids=lambda gpu: gpu.name)
+def test_a_specialized_down_is_planned_where_it_compiles_and_nowhere_unasked(gpu):
+    able = [triton for triton in TRITONS if triton not in NO_ASSEMBLER.get(gpu.capability, ())]
+    releases = {triton for triton in able if specialized(gpu, triton=triton).launch("down").kernel == SPECIALIZED_DOWN}
+    assert releases == ({"3.8.0", "3.9.0"} if gpu.capability in ((12, 0), (12, 1)) else set())
+    for kernel in ("auto", "w4a4", *FORMS):
+        chosen = planned(gpu, kernel=kernel).launch("down").kernel == SPECIALIZED_DOWN
+        assert chosen == (kernel == SPECIALIZED and bool(releases))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "intermediate", "triton", "lacks"),
+    [
+        (Gpu("NVIDIA GeForce RTX 5090", (12, 0)), 512, "3.8.0", ""),
+        (Gpu("NVIDIA GeForce RTX 5090", (12, 0)), 512, "3.6.0", "it needs sm_120 or 121 and Triton 3.8.0 or later"),
+        (Gpu("NVIDIA GeForce RTX 5090", (12, 0)), 96, "3.8.0", "K 96 is no multiple of 64"),
+        (Gpu("NVIDIA B200", (10, 0)), 512, "3.8.0", "it needs sm_120 or 121 and Triton 3.8.0 or later"),
+        (H200, 512, "3.8.0", "no FP4 instruction here"),
+    ],
+)
+def test_a_specialized_down_that_cannot_be_says_why(gpu, intermediate, triton, lacks):
+    plan = specialized(gpu, shape=LayerShape(256, 8, 2048, intermediate), triton=triton)
+    assert plan.kernel == SPECIALIZED and lacks in plan.reason
+    assert (plan.launch("down").kernel == SPECIALIZED_DOWN) == (lacks == "")
+    native = planned(gpu, shape=LayerShape(256, 8, 2048, intermediate), triton=triton, kernel=NATIVE)
+    same = [launch.stage for launch, other in zip(plan.launches, native.launches, strict=True) if launch == other]
+    assert [launch.stage for launch in plan.launches if launch.stage not in same] == ([] if lacks else ["down"])
+
+
+def test_every_k_has_one_specialized_binary():
+    card = Gpu("NVIDIA GeForce RTX 5090", (12, 0))
+    plans = [specialized(card, shape=LayerShape(256, 8, 2048, size), tokens=512) for size in (64, 320, 1024, 2880)]
+    assert len({plan.launch("down") for plan in plans}) == 1

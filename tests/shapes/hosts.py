@@ -38,7 +38,7 @@ def launches() -> dict[str, Launch]:
 
 
 def of_w4a4(launch: Launch) -> bool:
-    return launch.kernel.partition(".")[0] in ("quantize", "w4a4")
+    return launch.kernel.partition(".")[0] in ("quantize", "w4a4", "w4a4_gluon")
 
 
 def name_of(launch: Launch) -> str:
