@@ -20,7 +20,7 @@ GATE = 40.0  # from here on silu is the identity
 
 @pytest.fixture(autouse=True)
 def _whole_share_of_the_card():
-    """What earlier tests left in torch's cache counts against this worker's share: an eighth of a large card, or less."""
+    """What earlier tests left in torch's cache counts against this worker's share of the card: an eighth, or less."""
     torch.cuda.empty_cache()
 
 
