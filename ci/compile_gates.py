@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from ..kernels.plan import TRITONS
+from ..kernels.releases import TRITONS
 from . import gate_amd, gate_cache, gate_diff, gate_golden, gate_report, gate_run, gates
 from .gate_elsewhere import NoGates
 from .gate_known import verdict

@@ -14,7 +14,7 @@ from .gpus import Device, NoGpu, Visible
 
 FOLDER = "NVFP4_SUITE_LEASES"  # the variable that names another folder; containers of one host must share one
 WORKERS = 8  # on one device, at most: more than these, compiling, do not make a run shorter
-NEEDED = 12 * 2**30  # bytes: the largest test takes 11e9 at once
+NEEDED = 16 * 2**30  # bytes: the largest test, of rows beyond 2^31 elements, takes 15.5e9 at once
 CONTEXT = 2**30  # bytes of a CUDA context and its loaded code, which torch does not count; 0.5 were measured on an H200
 
 

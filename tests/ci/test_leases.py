@@ -120,7 +120,7 @@ def test_what_the_workers_of_a_card_may_allocate_fits_into_it(workers, free, pla
         (H200, 1, 4, 4),
         (H200, 8, 16, 2),
         (H200, 8, 4, 1),
-        (L40S, 1, 16, 3),  # its memory is enough for three
+        (L40S, 1, 16, 2),  # its memory is enough for two
         (L40S | {"free": 4 * GIB}, 1, 16, 1),
         ({"name": "NVIDIA GB10"}, 1, 20, 1),  # NVML does not say what memory it has
     ],

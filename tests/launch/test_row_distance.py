@@ -1,7 +1,7 @@
 """Rows of 2^20 elements, and routes of a long prompt: their offsets need 64 bits in every load and every store.
 
 Seen in sgl-project/sglang#4727. tests/moe/test_far_rows.py asks the same of each launch without a GPU. These take up to
-14 GB: one tensor of 4.3 GB for the input, one for the routes, one for the output.
+15.5 GB: 4.4 each for the input, the routes and the output, and half of it to compare.
 """
 
 import pytest

@@ -76,6 +76,7 @@ def of_last_expert(kernel: str, stage: str, experts: int) -> torch.Tensor:
         "block_routes": block,
         "block_expert": torch.tensor([last], dtype=torch.int32),
         "routes": 2,
+        "blocks": 1,
         "out": out,
         "N": n,
         "k_units": k // launch.constexpr("K_UNIT"),
