@@ -54,7 +54,8 @@ def compile_launch(launch: Launch, capability: Capability) -> Facts:
 
 def binary_of(launch: Launch, capability: Capability) -> Binary:
     made = compiled(launch, capability)
-    return Binary(made.asm["ttir"], made.asm["ptx"], made.asm["cubin"], made.metadata.shared)
+    ttir = made.asm["ttir"] if "ttir" in made.asm else ""  # Gluon has no such stage: its dots are what it says
+    return Binary(ttir, made.asm["ptx"], made.asm["cubin"], made.metadata.shared)
 
 
 def facts_of_binary(binary: Binary, capability: Capability) -> Facts:
