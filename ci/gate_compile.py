@@ -54,7 +54,7 @@ def compile_launch(launch: Launch, capability: Capability) -> Facts:
 
 def binary_of(launch: Launch, capability: Capability) -> Binary:
     made = compiled(launch, capability)
-    ttir = made.asm["ttir"] if "ttir" in made.asm else ""  # Gluon has no such stage: its dots are what it says
+    ttir = made.asm.get("ttir", "")  # Gluon has no such stage
     return Binary(ttir, made.asm["ptx"], made.asm["cubin"], made.metadata.shared)
 
 
