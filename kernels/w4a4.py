@@ -152,7 +152,7 @@ def _down(gpu: Gpu, form: Form, dtype: str, tile: Tile, k: int, weighted: bool) 
         f"block_routes: *i32, block_expert: *i32, out: *{dtype}, N: i32, blocks: i32, k_units: i32, routes: i32, "
         "rows_per_output: i32",
         "N",
-        {**_sizes(tile, k), **flags, "PERSISTENT": k < PERSISTENT_BELOW},
+        {**_sizes(tile, k), **flags, "PERSISTENT": k < PERSISTENT_BELOW and not _spills_persistent(gpu, tile)},
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         instruction=_instruction(gpu, form, tile),
@@ -172,6 +172,11 @@ def _specialized_down(gpu: Gpu, form: Form, dtype: str, tile: Tile, k: int, weig
         num_warps=tile.num_warps,
         instruction=_instruction(gpu, form, tile),
     )
+
+
+def _spills_persistent(gpu: Gpu, tile: Tile) -> bool:
+    """Whether the loop over tiles takes more registers than there are: with ptxas 13.3 it spills 8 bytes on sm_110 alone."""
+    return gpu.capability == (11, 0) and tile.block_m >= 64
 
 
 def _instruction(gpu: Gpu, form: Form, tile: Tile) -> str:
