@@ -175,7 +175,7 @@ def _specialized_down(gpu: Gpu, form: Form, dtype: str, tile: Tile, k: int, weig
 
 
 def _spills_persistent(gpu: Gpu, tile: Tile) -> bool:
-    """Whether the loop over tiles takes more registers than there are: with ptxas 13.3 it spills 8 bytes on sm_110 alone."""
+    """Whether the loop over tiles takes too many registers: with ptxas 13.3 it spills 8 bytes, on sm_110 alone."""
     return gpu.capability == (11, 0) and tile.block_m >= 64
 
 
