@@ -129,20 +129,7 @@ def _samples(gpu: Gpu, triton: str) -> list[Launch]:
 
 def _w4a4(gpu: Gpu, triton: str) -> list[Launch]:
     """W4A4_SAMPLES, the quantizer, and all that "auto" chooses of W4A4 on a card with an FP4 instruction."""
-    samples = [
-        plan_layer(
-            gpu,
-            shape,
-            tokens,
-            triton=triton,
-            dtype=dtype,
-            activation=name,
-            weight_on_input=weigh,
-            input_scales=True,
-            kernel=kernel,
-        )
-        for tokens, shape, dtype, name, weigh, kernel in W4A4_SAMPLES
-    ]
+    samples = [_with_input_scales(gpu, triton, *sample) for sample in W4A4_SAMPLES]
     forms = w4a4.FORMS
     samples = [plan for plan in samples if not forms[plan.kernel].native or plan.launch("gate_up").constexpr("NATIVE")]
     return _distinct([*samples, *_native(gpu, triton)]) + [pointwise.quantize(dtype, "128x4") for dtype in DTYPES]
@@ -152,20 +139,17 @@ def _native(gpu: Gpu, triton: str) -> list[LayerPlan]:
     if not w4a4.is_native(gpu, triton):
         return []
     return [
-        plan_layer(
-            gpu,
-            shape,
-            tokens,
-            triton=triton,
-            dtype=dtype,
-            activation=activation,
-            weight_on_input=weigh,
-            input_scales=True,
-            kernel="w4a4",
-        )
+        _with_input_scales(gpu, triton, tokens, shape, dtype, activation, weigh, "w4a4")
         for shape, dtype, weigh in product(CHECKPOINTS.values(), DTYPES, (False, True))
         for tokens, activation in product(TOKENS, ACTIVATIONS)
     ]
+
+
+def _with_input_scales(
+    gpu: Gpu, triton: str, tokens: int, shape: LayerShape, dtype: str, activation: str, weigh: bool, kernel: str
+) -> LayerPlan:
+    options = {"dtype": dtype, "activation": activation, "weight_on_input": weigh, "kernel": kernel}
+    return plan_layer(gpu, shape, tokens, triton=triton, input_scales=True, **options)
 
 
 def _portable(capability: Capability, triton: str) -> list[Launch]:
