@@ -10,6 +10,7 @@ from nvfp4_suite.ci.plans import CARDS, TOKENS
 from nvfp4_suite.contract.gpus import ARCHITECTURES, CATALOG, PORTABLE, Gpu
 from nvfp4_suite.contract.kernel import ACTIVATIONS, DTYPES
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
+from nvfp4_suite.kernels import w4a4
 from nvfp4_suite.kernels.decode import NARROW, WIDE
 from nvfp4_suite.kernels.plan import plan_layer
 from nvfp4_suite.kernels.tuning import BLOCK_M_STEPS, block_m_steps
@@ -132,6 +133,21 @@ def test_no_token_count_and_no_shape_reaches_a_binary_that_is_not_gated(gpu):
             plans += [plan_layer(gpu, shape, 1, kernel="decode", **options)] if tokens == 1 else []
             missing = {_binary(launch) for plan in plans for launch in plan.launches} - listed
             assert not missing, f"{name} with {tokens} tokens on {gpu.name} runs what is not gated: {missing}"
+
+
+@pytest.mark.parametrize("gpu", [g for g in CARDS if w4a4.is_native(g, "3.8.0")], ids=lambda g: g.name)
+def test_with_input_scales_nothing_reaches_a_binary_that_is_not_gated(gpu):
+    """FP4 hardware runs W4A4 then, whose gate_up is another binary for every activation."""
+    listed = {_binary(launch) for launch in gated(gpu.capability)}
+    kernels = set()
+    for tokens in sorted({int(1.12**step) for step in range(95)}):
+        for (name, shape), dtype, activation, weigh in product(SHAPES.items(), DTYPES, ACTIVATIONS, (False, True)):
+            options = {"dtype": dtype, "activation": activation, "weight_on_input": weigh}
+            plan = plan_layer(gpu, shape, tokens, input_scales=True, **options)
+            kernels.add(plan.kernel)
+            missing = {_binary(launch) for launch in plan.launches} - listed
+            assert not missing, f"{name} with {tokens} tokens on {gpu.name} runs what is not gated: {missing}"
+    assert w4a4.NATIVE in kernels
 
 
 def _binary(launch):
