@@ -137,9 +137,8 @@ def test_a_native_dot_is_planned_only_where_the_toolchain_makes_one(gpu):
     """triton-lang/triton#7549: elsewhere it stops the compiler, or becomes something else."""
     can = [triton for triton in TRITONS if triton not in NO_ASSEMBLER.get(gpu.capability, ())]
     releases = {triton for triton in can if native(gpu, triton)}
-    everywhere = {"3.6.0", "3.8.0", "3.9.0"}
-    later = {"3.8.0", "3.9.0"}
-    wanted = {(10, 0): everywhere, (10, 3): everywhere, (11, 0): later, (12, 0): everywhere, (12, 1): later}
+    every, later = set(TRITONS), {"3.8.0", "3.9.0"}
+    wanted = {(10, 0): every, (10, 3): every, (11, 0): later | {"3.7.1"}, (12, 0): every, (12, 1): later}
     assert releases == wanted.get(gpu.capability, set())
 
 
@@ -189,6 +188,7 @@ RAGGED_GATE_UP, RAGGED_DOWN = LayerShape(256, 8, 2048 + 32, 512), LayerShape(256
     [
         (RTX_5090, QWEN, "3.8.0", {"gate_up", "down"}, ""),
         (RTX_5090, QWEN, "3.6.0", set(), ", not specialized (it needs sm_120 or 121 and Triton 3.8.0 or later)"),
+        (RTX_5090, QWEN, "3.7.1", set(), ", not specialized (it needs sm_120 or 121 and Triton 3.8.0 or later)"),
         (RTX_5090, RAGGED_DOWN, "3.8.0", {"gate_up"}, ", not specialized in down (K 96 is no multiple of 64)"),
         (RTX_5090, RAGGED_GATE_UP, "3.8.0", {"down"}, ", not specialized in gate_up (K 2080 is no multiple of 64)"),
         (Gpu("NVIDIA B200", (10, 0)), QWEN, "3.8.0", set(), ", not specialized (it needs sm_120 or 121 and Triton 3.8"),
