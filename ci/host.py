@@ -14,7 +14,7 @@ from .provenance import sources_digest
 
 PACKAGES = ("torch", "triton", "numpy", "ml-dtypes", "safetensors", "pytest", "pytest-xdist")
 # As they begin. A container's own NVIDIA_REQUIRE_... and the like say nothing of what runs.
-VARIABLES = ("CUBLAS", "CUDA_", "NVFP4_SUITE_", "NVIDIA_TF32", "NVIDIA_VISIBLE", "OMP_", "PYTORCH_", "TORCH_", "TRITON_")
+VARIABLES = ("CUBLAS", "CUDA_", "NVFP4_SUITE_", "NVIDIA_TF32", "NVIDIA_VISIBLE", "OMP_", "PYTORCH", "TORCH_", "TRITON_")
 ROOT = Path(__file__).resolve().parent.parent
 
 
