@@ -18,6 +18,7 @@ from nvfp4_suite.ci.environment import code_changing
 from nvfp4_suite.contract.case import TIERS, Case
 
 from . import failures, gpu_session
+from .order import long_first
 from .session_checks import SessionChecks
 
 ENGINES = ("interpreter", "gpu", "compile", "peers")
@@ -160,7 +161,7 @@ def pytest_collection_modifyitems(config, items):
         checks.problems.update(f"NO SUCH CASE: {case_id}" for case_id in set(wanted) - known)
         kept = [item for item in kept if _case_ids(item) & set(wanted)]
     config.hook.pytest_deselected(items=list(set(items).difference(kept)))
-    items[:] = kept
+    items[:] = long_first(kept, getattr(config, "workerinput", {}).get("workercount", 1))
 
 
 def _tier_is_within(item, tier: str) -> bool:
