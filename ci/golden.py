@@ -5,7 +5,7 @@ of real-valued cases on GPUs; and plans.json, what dispatch chooses on many card
     python -m nvfp4_suite.ci.golden record --engine E [--case ID ...] [--reason TEXT]
     python -m nvfp4_suite.ci.golden record --engine E --out FILE      on a host without git
     python -m nvfp4_suite.ci.golden record --from FILE [--reason TEXT]
-    python -m nvfp4_suite.ci.golden prune                             removes what no case has any more
+    python -m nvfp4_suite.ci.golden prune                             removes what no case has, sorts the rest
     python -m nvfp4_suite.ci.golden explain KEY                       what a key is, and what became of it
     python -m nvfp4_suite.ci.golden diff                              how plans differ from the recorded ones
     python -m nvfp4_suite.ci.golden record --plans [--reason TEXT]
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     target.add_argument("--reason", metavar="TEXT", help="why digests or plans change; kept beside them")
     for one in (verify_parser, record_parser):
         one.add_argument("--case", action="append", metavar="ID", help="only the case of this id; repeatable")
-    commands.add_parser("prune", help="remove entries that no case has any more").set_defaults(command=prune)
+    commands.add_parser("prune", help="remove what no case has, and sort").set_defaults(command=prune)
     explain_parser = commands.add_parser("explain", help="what a key is, and what became of it")
     explain_parser.add_argument("key", metavar="KEY", help="as the tool prints it, or the beginning of several")
     explain_parser.set_defaults(command=explain)
@@ -102,7 +102,7 @@ def record(options: argparse.Namespace) -> int:
 
 
 def prune(options: argparse.Namespace) -> int:
-    """Removes the entries that no case has; the diff of golden/ shows them to the reviewer."""
+    """Removes the entries that no case has, and sorts the rest; the diff of golden/ shows them to the reviewer."""
     provenance.refuse_in_ci()
     provenance.clean_commit(ROOT)
     with golden_file.locked(GOLDEN.parent):
@@ -112,8 +112,7 @@ def prune(options: argparse.Namespace) -> int:
         for path in recorded.paths(GOLDEN.parent):
             held, changes = recorded.read(path)
             kept = {name: entry for name, entry in held.items() if str(recorded.key_in(path, name)) not in gone}
-            if kept != held:
-                recorded.write(path, kept, changes)
+            recorded.write(path, kept, changes)
     print("\n".join(f"removed {key}" for key in sorted(gone)) or "nothing to remove")
     return 0
 

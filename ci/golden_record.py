@@ -13,22 +13,26 @@ EXACT = "exact.json"
 
 
 def record(options: argparse.Namespace, root: Path, cases: tuple[Case, ...]) -> int:
-    """Merges an engine's digests, computed here or read from a recording, into the tree at `root`."""
+    """Merges an engine's digests, computed here or read from a recording, into the tree at `root`.
+
+    Outputs that fail or vary are refused by name, and the others recorded; the exit code is 1 then.
+    """
     provenance.refuse_in_ci()
-    sources = provenance.sources_digest(root)
-    if options.out:
-        found = _recorded(options.engine, cases, root, sources)
-        recording_file.write(options.out, found)
-        print(f"{_counted(found)} in {options.out}; next: {TOOL} record --from {options.out.name}")
-        return 0
-    commit = provenance.clean_commit(root)
+    sources, refused = provenance.sources_digest(root), []
+    commit = None if options.out else provenance.clean_commit(root)
     if options.source:
         found = recording_file.read(options.source, sources)
     else:
-        found = _recorded(options.engine, cases, root, sources)
-    with golden_file.locked(root / "golden"):
-        lines = _merge(found, root, commit, options.reason)
-    print("\n".join([*lines, f"{_counted(found)} recorded in golden/"]))
+        found, refused = _recorded(options.engine, cases, root, sources)
+    if options.out:
+        recording_file.write(options.out, found)
+        print(f"{_counted(found)} in {options.out}; next: {TOOL} record --from {options.out.name}")
+    else:
+        with golden_file.locked(root / "golden"):
+            lines = _merge(found, root, commit, options.reason)
+        print("\n".join([*lines, f"{_counted(found)} recorded in golden/"]))
+    if refused:
+        raise Refused("\n".join(["these outputs, as only what is right and repeats is recorded:", *refused]))
     return 0
 
 
@@ -37,17 +41,20 @@ def _counted(found: Recording) -> str:
     return f"{len(found.digests)} digests of order-free cases confirmed by {found.confirms_as}{more}"
 
 
-def _recorded(engine: str, cases: tuple[Case, ...], root: Path, sources: str) -> Recording:
-    """What two runs in fresh processes agree on; judged, see recording.py."""
+def _recorded(engine: str, cases: tuple[Case, ...], root: Path, sources: str) -> tuple[Recording, list[str]]:
+    """What two runs in fresh processes agree on, judged, see recording.py; and a line for each other output."""
     first, second = golden_work.runs(engine, cases, 2)
-    digests = outcomes.agreed(exact_of(first), exact_of(second))
-    real = outcomes.agreed(recorded_of(first), recorded_of(second))
-    if not digests and not real:
+    digests, refused = outcomes.agreed(exact_of(first), exact_of(second))
+    real, more = outcomes.agreed(recorded_of(first), recorded_of(second))
+    refused += more
+    if not first.outcomes:
         raise Refused(f"{engine} owes no digest of these cases, so there is nothing to record")
+    if not digests and not real:
+        raise Refused("\n".join(["all outputs, as only what is right and repeats is recorded:", *refused]))
     if provenance.sources_digest(root) != sources:
         raise Refused("the sources were changed while they ran, but should stay as they are until the end")
     digests = {name: outcome.digest for name, outcome in digests.items()}
-    return Recording(first.engine.name, first.engine.facts, sources, digests, real)
+    return Recording(first.engine.name, first.engine.facts, sources, digests, real), refused
 
 
 def exact_of(run: Run) -> dict[str, Outcome]:
@@ -105,17 +112,24 @@ def _merge(found: Recording, root: Path, commit: str, reason: str | None) -> lis
 
 def _refuse_not_owed(found: Recording) -> None:
     """Raises Refused for digests that nothing owes: of no case, or of a kernel whose sums are in any order."""
+    lines = [f"{name}: no case has it" for name in sorted(found.digests.keys() - golden_due.known_exact())]
+    if found.recorded:
+        lines += _not_owed(found)
+    if lines:
+        raise Refused("only digests that are owed are recorded:\n" + "\n".join(lines))
+
+
+def _not_owed(found: Recording) -> list[str]:
     from ..kernels.registry import KERNELS
 
-    lines = [f"{name}: no case has it" for name in sorted(found.digests.keys() - golden_due.known_exact())]
-    for name in sorted(found.recorded):
+    lines = []
+    for name in sorted(found.recorded.keys() - golden_due.known_recorded(found.engine)):
         kernel = name.split("/")[1]
         if kernel in KERNELS and not KERNELS[kernel].promise.repeatable:
             lines.append(f"{name}: {kernel} is declared to add in any order, so that its digest says nothing")
-        elif not golden_due.known_recorded(found.engine) & {name}:
+        else:
             lines.append(f"{name}: no case and kernel owe it on {found.engine}")
-    if lines:
-        raise Refused("only digests that are owed are recorded:\n" + "\n".join(lines))
+    return lines
 
 
 def refuse_lost(root: Path, path: Path, entries: dict[str, dict], known: set[str]) -> None:

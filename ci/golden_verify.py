@@ -10,7 +10,7 @@ from ..contract.case import Case
 from . import exact, golden_due, golden_work, outcomes, recorded
 from .golden_record import EXACT, exact_of, recorded_of
 from .golden_work import Run
-from .outcomes import ON_CPU, TOOL, Finding, Outcome
+from .outcomes import ON_CPU, TOOL, Finding, Outcome, Refused
 from .recorded import Key
 
 
@@ -21,8 +21,9 @@ def verify(options: argparse.Namespace, folder: Path, cases: tuple[Case, ...]) -
     """
     entries, tables = exact.read(folder / EXACT), recorded.tables(folder)
     (run,) = golden_work.runs(options.engine, cases, 1, cache=os.environ.get("TRITON_CACHE_DIR"))
-    found = exact_of(run)
-    name = outcomes.confirmation(run.engine.name, run.engine.facts) if found else options.engine
+    if not run.outcomes:
+        raise Refused(f"{options.engine} owes no digest of these cases, so there is nothing to verify")
+    found, name = exact_of(run), outcomes.confirmation(run.engine.name, run.engine.facts)
     findings = outcomes.compare(found, entries) + exact.not_run(name, found, entries, {case.id for case in cases})
     if not options.case:
         findings += stale(entries, tables)
@@ -32,7 +33,7 @@ def verify(options: argparse.Namespace, folder: Path, cases: tuple[Case, ...]) -
     _print_confirmed(found, entries)
     if run.engine.name not in ON_CPU:
         _print_real(run, folder, real)
-    return 1 if findings or real or not run.outcomes else 0
+    return 1 if findings or real else 0
 
 
 def stale(entries: exact.Entries, tables: Mapping[Key, dict]) -> list[Finding]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import codegen, golden_file
-from .outcomes import Finding, Outcome, Recording
+from .outcomes import Finding, Outcome, Recording, check_reason
 
 SCHEMA = "recorded.schema.json"
 
@@ -119,7 +119,12 @@ def _entry(recording: Recording, one: str) -> dict:
 def merge(
     recording: Recording, entries: Entries, changes: list[dict], *, reason: str | None, commit: str
 ) -> tuple[Entries, list[dict]]:
-    """The entries and changes to write; a changed digest is kept in the changes, with its `reason` and `commit`."""
+    """The entries and changes to write; a changed digest is kept in the changes, with its `reason` and `commit`.
+
+    Raises Refused where there is one, but no `reason`.
+    """
+    if reason is None:
+        check_reason(conflicts(recording, entries), reason)
     changed = [
         {
             "commit": commit,

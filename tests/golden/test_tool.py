@@ -41,10 +41,17 @@ def test_what_an_architecture_has_no_file_of_is_not_missing_but_said(file, engin
     )
 
 
-def test_an_output_that_varies_is_not_recorded(file, engine, capsys):
+def test_an_output_that_varies_is_not_recorded_but_the_others_are(file, engine, capsys):
     engine(DIGESTS, DIGESTS | {KEYS[1]: "e" * 64})
     assert golden.main(["record", "--engine", "reference"]) == 1
     assert f"{KEYS[1]} varies" in capsys.readouterr().err
+    assert digests_in(file) == {KEYS[0]: DIGESTS[KEYS[0]], KEYS[2]: DIGESTS[KEYS[2]]}
+
+
+def test_where_all_outputs_vary_nothing_is_written(file, engine, capsys):
+    engine(DIGESTS, dict.fromkeys(KEYS, "e" * 64))
+    assert golden.main(["record", "--engine", "reference"]) == 1
+    assert "refused: all outputs, " in capsys.readouterr().err
     assert not file.exists()
 
 
@@ -176,5 +183,6 @@ def test_arguments_that_do_not_go_together_are_an_error(file, arguments):
 def test_a_case_that_an_engine_owes_nothing_of_cannot_be_recorded(file, engine, capsys):
     engine(DIGESTS)
     assert golden.main(["record", "--engine", "reference", "--case", REAL[0].id]) == 1
-    assert "reference owes no digest of these cases" in capsys.readouterr().err
+    assert golden.main(["verify", "--engine", "reference", "--case", REAL[0].id]) == 1
+    assert capsys.readouterr().err.count("reference owes no digest of these cases") == 2
     assert not file.exists()

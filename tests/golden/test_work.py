@@ -61,8 +61,8 @@ def test_a_second_run_gives_each_output_to_another_gpu(gpus, one_kernel, capfd):
 def test_a_digest_that_differs_between_two_gpus_is_unstable(gpus, one_kernel):
     gpus("two", "GPU-1=varies")
     first, second = golden_work.runs("gpu", (REAL,), 2)
-    with pytest.raises(Refused, match=f"random-.*/{NAME}/data center varies: [0-9a-f]+ in one fresh process"):
-        outcomes.agreed(golden_record.recorded_of(first), golden_record.recorded_of(second))
+    good, lines = outcomes.agreed(golden_record.recorded_of(first), golden_record.recorded_of(second))
+    assert good == {} and f"/{NAME}/data center varies: " in lines[0]
 
 
 @pytest.mark.parametrize(
