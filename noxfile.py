@@ -68,9 +68,10 @@ def peers(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def golden(session: nox.Session) -> None:
-    """The golden tool: verifies and records digests. `nox -s golden -- --help` explains."""
+    """Verify digests, on every GPU of this host where it has one; or record or explain them: `-- --help` says more."""
     install_tests(session)
-    session.run("python", "-m", "nvfp4_suite.ci.golden", *session.posargs, env={"PYTHONPATH": children_path()})
+    tool = ("python", "-m", "nvfp4_suite.ci.golden", *(session.posargs or ["verify"]))
+    session.run(*tool, env={"PYTHONPATH": children_path()})
 
 
 def group(name: str) -> list[str]:
