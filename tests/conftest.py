@@ -15,6 +15,7 @@ import pytest
 
 from nvfp4_suite.ci.due import within
 from nvfp4_suite.ci.environment import code_changing
+from nvfp4_suite.ci.seed_tests import seeds_of
 from nvfp4_suite.contract.case import TIERS, Case
 
 from . import failures, gpu_session
@@ -30,6 +31,7 @@ FOLDERS = {  # and the engines that collect them
     "meta": ("interpreter",),
     "peers": ("peers",),
     "reference": ("interpreter",),  # what is right is the same on every device
+    "workflows": ("interpreter",),
 }
 OTHER_FOLDERS = ("interpreter", "gpu")
 TRITON_CACHE = pytest.StashKey[str]()
@@ -144,6 +146,11 @@ def _belongs(path: Path, engine: str) -> bool:
     if not path.is_relative_to(TESTS) or path == TESTS:
         return True
     return engine in FOLDERS.get(path.relative_to(TESTS).parts[0], OTHER_FOLDERS)
+
+
+def pytest_itemcollected(item):
+    for name in seeds_of(item.nodeid):
+        item.add_marker(pytest.mark.seed(name))
 
 
 def pytest_collection_modifyitems(config, items):

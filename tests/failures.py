@@ -59,12 +59,14 @@ def start(config, devices: list) -> str:
     if artifacts:
         config.pluginmanager.register(Failures(artifacts / "failures", facts))
         if not hasattr(config, "workerinput"):
-            _remove_bundles(artifacts / "failures")
+            _remove_results(artifacts)
             host.write(artifacts, facts)
     return host.line(facts)
 
 
-def _remove_bundles(folder: Path) -> None:
+def _remove_results(folder: Path) -> None:
     """Those of an earlier session; nothing else that lies there."""
-    for old in folder.glob("*/bundle.json"):
+    for old in folder.glob("failures/*/bundle.json"):
         shutil.rmtree(old.parent)
+    for name in ("manifest.json", "problems.txt"):
+        (folder / name).unlink(missing_ok=True)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from nvfp4_suite.ci import files
+
 
 class SessionChecks:
     """A pytest plugin, one per process: xdist's workers tell the controller what they found, and it judges.
@@ -37,8 +39,11 @@ class SessionChecks:
         self.problems.update(f"LOADED TWICE: {text}" for text in loaded_twice(self.root))
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput["problems"] = sorted(self.problems)
-        elif self.problems and session.exitstatus == pytest.ExitCode.OK:
+            return
+        if self.problems and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if folder := self.config.getoption("artifacts"):
+            files.write(folder / "problems.txt", "".join(f"{problem}\n" for problem in sorted(self.problems)))
 
     def pytest_terminal_summary(self, terminalreporter):
         for problem in sorted(self.problems):
