@@ -23,7 +23,6 @@ from . import gates, runners
 from .runners import Unknown
 
 ROOT = Path(__file__).resolve().parent.parent
-HOSTED = ("ubuntu-24.04",)  # GitHub's own machine, for what needs no GPU
 ENGINES = ("gpu", "interpreter")
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _LAUNCH = re.compile(r"[a-z0-9_.-]+")
@@ -51,7 +50,7 @@ def request(options: argparse.Namespace, root: Path = ROOT) -> dict[str, str]:
     what = _launch(options) if options.launch else _case(options)
     over = ["--over", _over(options.over)] if options.over else []
     on_gpu = options.case and options.engine == "gpu"
-    labels = _runner(options.runner).labels if on_gpu else HOSTED
+    labels = _runner(options.runner).labels if on_gpu else (runners.HOSTED,)
     return {"labels": json.dumps(labels), "arguments": " ".join(["--good", good, "--bad", bad, *what, *over])}
 
 

@@ -9,6 +9,7 @@ from ..contract.gpus import ARCHITECTURES, CATALOG, Gpu
 from ..kernels.releases import check_target
 from .gate_compile import arch_name
 
+HOSTED = "ubuntu-24.04"  # GitHub's own machine, for all that needs no GPU
 PATH = Path(__file__).resolve().parent / "runners.json"
 
 
