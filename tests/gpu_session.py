@@ -13,6 +13,7 @@ from nvfp4_suite.ci.gpus import NoGpu
 from nvfp4_suite.ci.leases import Busy, Lease, Placement, Slot
 
 from . import failures, gpu_worker
+from .gpu_usage import Usage
 from .gpu_worker import Worker
 from .manifest import Manifest
 
@@ -43,6 +44,8 @@ def start(config, problems: set[str]) -> None:
     config.pluginmanager.register(plugin, "gpu session")
     devices = list({slot.visible.device.uuid: slot.visible.device for slot in plugin.slots}.values())
     config.pluginmanager.register(Manifest(config, devices[0].capability, problems))
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Usage(devices))
     config.stash[ENVIRONMENT] = failures.start(config, devices)
 
 

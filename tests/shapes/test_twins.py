@@ -6,7 +6,6 @@ scale read beside its expert shows at once. Two slots: in bf16 the sum over more
 """
 
 from dataclasses import fields
-from functools import lru_cache
 
 import pytest
 import torch
@@ -20,6 +19,7 @@ from nvfp4_suite.reference import judge
 from nvfp4_suite.reference.draws.layer import draw
 
 from ..engine import runs_here
+from ..held import held
 from ..moe.subject import run_kernel
 from .layer import SHAPES, activation, expected_of
 
@@ -60,7 +60,7 @@ def _among(inputs: Inputs, experts: int) -> Inputs:
     return Inputs(inputs.hidden_states, ExpertBanks(**banks), inputs.topk_weights, ids)
 
 
-@lru_cache(maxsize=1)
+@held(maxsize=1)
 def _twin(name: str, dtype: str, device: str) -> tuple[Case, Inputs, torch.Tensor]:
     case = _case(name, dtype)
     with torch.device(device):
