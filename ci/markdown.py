@@ -2,6 +2,8 @@
 
 import re
 
+INLINE = 300  # characters of one line
+
 
 def block(text: str) -> str:
     """`text` as a block of code, in which nothing counts but a fence as long as its own: so it gets a longer one."""
@@ -11,8 +13,8 @@ def block(text: str) -> str:
 
 
 def inline(text: str) -> str:
-    """`text`, on one line, as code inside a line or a table; a bar would end the table's cell."""
-    line = " ".join(text.split()).replace("|", "\u00a6")
+    """The first INLINE characters of `text`, as code inside a line or a table; a bar would end the table's cell."""
+    line = " ".join(text.split()).replace("|", "\u00a6")[:INLINE]
     longest = max((len(run) for run in re.findall("`+", line)), default=0)
     ticks = "`" * (longest + 1)
     return f"{ticks} {line} {ticks}" if line else ""

@@ -25,30 +25,40 @@ PLACES = 20  # of one failure that are named; the others are counted
 
 def owed(folder: Path, jobs: list[dict]) -> Iterator[Failure]:
     """What is missing from `folder`, the results of the GPU jobs of a matrix and of those that need no GPU."""
+    left = {job for job in [*HOSTED, *(one["job"] for one in jobs)] if (folder / job / "status").is_file()}
     for job in [*HOSTED, *(one["job"] for one in jobs)]:
-        if not (folder / job / "status").is_file():
+        if job not in left:
             yield Failure("a job left no results", job, "", "It did not start, or was lost: its log says more.", "")
-    kinds = sorted(jobs, key=lambda one: (one["runner"], one["triton"]))
-    for (runner, triton), shards in groupby(kinds, key=lambda one: (one["runner"], one["triton"])):
-        yield from _of_shards(folder, f"{runner}-{triton}", triton, list(shards))
+
+    def by_runner(job: dict) -> tuple[str, str]:
+        return job["runner"], job["triton"]
+
+    for (runner, triton), shards in groupby(sorted(jobs, key=by_runner), by_runner):
+        here = list(shards)
+        if left.issuperset(one["job"] for one in here):
+            yield from _of_shards(folder, f"{runner}-{triton}", triton, here)
 
 
 def _of_shards(folder: Path, name: str, triton: str, shards: list[dict]) -> Iterator[Failure]:
-    """What the jobs that share a runner's tests have not run between them."""
-    due, ran = set(), set()
+    """What the jobs that share a runner's tests have not run between them, once each of them came to its end."""
+    manifests = []
     for shard in shards:
-        found = [json.loads(path.read_text()) for path in folder.glob(f"{shard['job']}/*/manifest.json")]
-        ours = [one for one in found if one["shard"] == [shard["group"], shard["splits"]]]
-        if len(ours) != 1 or len(found) != 1:
-            text = f"{len(found)} manifests, {len(ours)} of this part, where one should be"
-            yield Failure("a session came to no end", shard["job"], "", text, "")
-        for path in folder.glob(f"{shard['job']}/*/environment.json"):
+        job = shard["job"]
+        found = [json.loads(path.read_text()) for path in folder.glob(f"{job}/*/manifest.json")]
+        if [one["shard"] for one in found] == [[shard["group"], shard["splits"]]]:
+            manifests += found
+        else:
+            text = f"{len(found)} manifests, but one should be there, of part {shard['group']} of {shard['splits']}"
+            yield Failure("a session came to no end", job, "", text, "")
+        for path in folder.glob(f"{job}/*/environment.json"):
             if (other := json.loads(path.read_text())["triton"]) != triton:
-                yield Failure("another Triton was tested", shard["job"], f"{other} instead of {triton}", "", "")
-        due.update(tuple(pair) for one in ours for pair in one["due"])
-        ran.update(tuple(pair) for one in ours for pair in one["ran"])
-    for case, kernel in sorted(due - ran):
-        yield Failure(f"UNTESTED by {kernel}", name, case, "It is due there, but no part of the session ran it.", "")
+                yield Failure("another Triton was tested", job, f"{other} instead of {triton}", "", "")
+    if len(manifests) == len(shards):
+        due, ran = ({tuple(pair) for one in manifests for pair in one[key]} for key in ("due", "ran"))
+        for case, kernel in sorted(due - ran):
+            yield Failure(
+                f"UNTESTED by {kernel}", name, case, "It is due there, but no part of the session ran it.", ""
+            )
 
 
 def functions(folder: Path) -> dict[str, dict[str, bool]]:

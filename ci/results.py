@@ -12,7 +12,6 @@ A job's results are a folder, `artifacts/<job>/`, with whatever of this the job 
 
 import ast
 import json
-import re
 import xml.etree.ElementTree as xml
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from pathlib import Path
 SESSIONS = {"junit": "gpu-tests", "tests": "tests", "gate-tests": "gate-tests"}  # by what their records are called
 GATES = "compile-gates"
 TEXT = 3000  # characters of an explanation that are kept
-_UNPRINTABLE = re.compile(r"[^\t\n\x20-\x7e\u00a0-\ud7ff\ue000-\ufffd]")
 
 
 @dataclass(frozen=True)
@@ -73,13 +71,13 @@ def _node(case: xml.Element) -> str:
 
 
 def failures(folder: Path) -> Iterator[Failure]:
-    """All that went wrong in the job that left `folder`, as far as it says."""
+    """All that went wrong in the job that left `folder`; a job that left no status is ci/night.py's matter."""
     found = [*_of_records(folder), *_of_golden(folder), *_of_sessions(folder)]
     yield from found
     status = folder / "status"
-    said = status.read_text(encoding="utf-8").strip() if status.exists() else "nothing"
-    if said != "success" and not found:
-        yield Failure("a job fails without a failed test", folder.name, said, "Its log says more.", "")
+    said = status.read_text(encoding="utf-8").strip() if status.exists() else None
+    if said not in (None, "success") and not found:
+        yield Failure("a job fails without a failed test", folder.name, printable(said), "Its log says more.", "")
 
 
 def _of_records(folder: Path) -> Iterator[Failure]:
@@ -126,6 +124,6 @@ def _of_sessions(folder: Path) -> Iterator[Failure]:
 
 
 def printable(text: str) -> str:
-    """`text` without what no terminal and no page should get, and not longer than TEXT."""
-    clean = _UNPRINTABLE.sub("?", text)
+    """`text` without what steers a terminal or turns a line around, and not longer than TEXT."""
+    clean = "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
     return clean if len(clean) <= TEXT else clean[:TEXT] + f"\n... and {len(clean) - TEXT} characters more"

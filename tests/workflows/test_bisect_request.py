@@ -89,7 +89,7 @@ def test_a_commit_of_another_branch_is_refused(history):
     "revision", ["main", "HEAD", "origin/branch", "--output=x", "", "a" * 6, "A" * 40, "deadbee~1", "x y", "$(id)"]
 )
 def test_only_numbers_of_commits_are_taken(history, revision):
-    with pytest.raises(Unknown, match="good is .*, but should be a commit's number"):
+    with pytest.raises(Unknown, match=r"good is .*, but should be a commit's number"):
         asked(history, good=revision)
 
 
