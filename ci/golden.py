@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 from ..contract.case import Case
-from . import exact, plans, plans_diff, plans_file, provenance, recording
+from . import exact, golden_junit, plans, plans_diff, plans_file, provenance, recording
 from .exact import Recording, Refused
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     verify_parser = commands.add_parser("verify", help="recompute the digests and compare")
     verify_parser.set_defaults(command=verify)
     verify_parser.add_argument("--engine", choices=recording.ENGINES, default="reference", help="default: reference")
+    verify_parser.add_argument("--junit", type=Path, metavar="FILE", help="write the findings for a report")
     record_parser = commands.add_parser("record", help="add an engine's confirmations")
     record_parser.set_defaults(command=record)
     source = record_parser.add_mutually_exclusive_group(required=True)
@@ -66,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def verify(options: argparse.Namespace) -> int:
     """Recomputes digests on one engine and compares; without --case, also looks for keys that no case has."""
+    if options.junit:
+        options.junit.unlink(missing_ok=True)  # or an earlier one would pass for this one's, should it be refused
     entries = exact.read(GOLDEN)
     cases = _cases(options.case)
     run = recording.run_in_fresh_process(options.engine, cases)
@@ -73,6 +76,8 @@ def verify(options: argparse.Namespace) -> int:
     findings = exact.compare(outcomes, entries) + exact.not_run(run.engine, outcomes, entries, {c.id for c in cases})
     if not options.case:
         findings += exact.stale(entries, _known_keys())
+    if options.junit:
+        golden_junit.write(options.junit, run, findings, options.engine)
     _print_findings(findings, options.engine)
     _print_totals(findings, outcomes, entries)
     return 1 if findings or not outcomes else 0

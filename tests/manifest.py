@@ -7,7 +7,7 @@ import pytest
 from nvfp4_suite.ci.due import Pair, due
 from nvfp4_suite.contract.case import Case
 
-from .session_checks import selected_by_hand
+from .session_checks import chosen
 
 SHOWN = 10  # of the pairs that are missing; the others are counted
 
@@ -32,13 +32,8 @@ class Manifest:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self):
-        if not hasattr(self.config, "workeroutput") and not self._exempt():
+        if not hasattr(self.config, "workeroutput") and not chosen(self.config):
             self.problems.update(missing(due(self.capability, self.config.getoption("tier")), self.ran))
-
-    def _exempt(self) -> bool:
-        """Whether the user chose the tests by hand, by file or folder too, or wants to see them only."""
-        chosen = self.config.args_source is not pytest.Config.ArgsSource.TESTPATHS
-        return chosen or selected_by_hand(self.config) or self.config.getoption("collectonly")
 
 
 def _pair(item) -> Pair:
