@@ -1,7 +1,7 @@
 """Verifies and records golden/: exact.json, one digest per order-free case for all engines, and plans.json, what
 dispatch chooses on many cards.
 
-    python -m nvfp4_suite.ci.golden verify [--engine reference|interpreter|gpu] [--case ID ...] [--json FILE]
+    python -m nvfp4_suite.ci.golden verify [--engine reference|interpreter|gpu] [--case ID ...]
     python -m nvfp4_suite.ci.golden record --engine E [--case ID ...] [--reason TEXT]
     python -m nvfp4_suite.ci.golden record --engine E --out FILE      on a host without git
     python -m nvfp4_suite.ci.golden record --from FILE [--reason TEXT]
@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 from ..contract.case import Case
-from . import exact, files, plans, plans_diff, plans_file, provenance, recording
+from . import exact, golden_junit, plans, plans_diff, plans_file, provenance, recording
 from .exact import Recording, Refused
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     verify_parser = commands.add_parser("verify", help="recompute the digests and compare")
     verify_parser.set_defaults(command=verify)
     verify_parser.add_argument("--engine", choices=recording.ENGINES, default="reference", help="default: reference")
-    verify_parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings there as well")
+    verify_parser.add_argument("--junit", type=Path, metavar="FILE", help="write the findings for a report")
     record_parser = commands.add_parser("record", help="add an engine's confirmations")
     record_parser.set_defaults(command=record)
     source = record_parser.add_mutually_exclusive_group(required=True)
@@ -67,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def verify(options: argparse.Namespace) -> int:
     """Recomputes digests on one engine and compares; without --case, also looks for keys that no case has."""
+    if options.junit:
+        options.junit.unlink(missing_ok=True)  # or an earlier one would pass for this one's, should it be refused
     entries = exact.read(GOLDEN)
     cases = _cases(options.case)
     run = recording.run_in_fresh_process(options.engine, cases)
@@ -74,10 +76,10 @@ def verify(options: argparse.Namespace) -> int:
     findings = exact.compare(outcomes, entries) + exact.not_run(run.engine, outcomes, entries, {c.id for c in cases})
     if not options.case:
         findings += exact.stale(entries, _known_keys())
+    if options.junit:
+        golden_junit.write(options.junit, run, findings, options.engine)
     _print_findings(findings, options.engine)
     _print_totals(findings, outcomes, entries)
-    if options.json:
-        _write_findings(options.json, run, findings)
     return 1 if findings or not outcomes else 0
 
 
@@ -194,13 +196,6 @@ def _print_findings(findings: list[exact.Finding], engine: str) -> None:
             print("\n          ".join([f"{status:9} {finding.key}", *finding.facts]))
         if found:
             print(f"  -> {text}")
-
-
-def _write_findings(path: Path, run: recording.Run, findings: list[exact.Finding]) -> None:
-    """A verification for the nightly run: its engine, how many keys it has, and what is wrong with which of them."""
-    found = [dataclasses.asdict(finding) for finding in findings]
-    document = {"engine": run.engine, "provenance": run.provenance, "keys": len(run.outcomes), "findings": found}
-    files.write(path, json.dumps(document, indent=1) + "\n")
 
 
 def _print_totals(findings: list[exact.Finding], outcomes: dict[str, exact.Outcome], entries: exact.Entries) -> None:

@@ -25,7 +25,7 @@ PLACES = 20  # of one failure that are named; the others are counted
 
 def owed(folder: Path, jobs: list[dict]) -> Iterator[Failure]:
     """What is missing from `folder`, the results of the GPU jobs of a matrix and of those that need no GPU."""
-    left = {job for job in [*HOSTED, *(one["job"] for one in jobs)] if (folder / job / "status").is_file()}
+    left = {job for job in [*HOSTED, *(one["job"] for one in jobs)] if (folder / job / "status.txt").is_file()}
     for job in [*HOSTED, *(one["job"] for one in jobs)]:
         if job not in left:
             yield Failure("a job left no results", job, "", "It did not start, or was lost: its log says more.", "")
@@ -134,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
     page = text(found, seed_lines(ran))
     print(page)
     if options.json:
-        files.write(options.json, json.dumps(found, indent=1) + "\n")
+        files.write_text(options.json, json.dumps(found, indent=1) + "\n")
     if options.summary:
         with options.summary.open("a", encoding="utf-8") as file:
             file.write(f"{markdown.block(page)}\n")

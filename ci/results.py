@@ -2,12 +2,12 @@
 
 A job's results are a folder, `artifacts/<job>/`, with whatever of this the job has made, at any depth:
 
-    <GPU>/junit.xml, manifest.json, problems.txt, environment.json, failures/     of gpu-tests, for its kind of GPU
-    golden.json                                                                   of golden -- verify --json
-    tests.xml, problems.txt, environment.json, failures/                          of tests, in the job "interpreter"
+    <GPU>/junit.xml, manifest.json, session.json, environment.json, failures/     of gpu-tests, for its kind of GPU
+    golden.xml                                                                    of golden -- verify --junit
+    tests.xml, session.json, environment.json, failures/                          of tests, in the job "interpreter"
     gates.xml                                                                     of compile-gates, in the job "compile"
-    gate-tests.xml, problems.txt, environment.json                                of gate-tests, there too
-    status                                                                        one word: how the job's steps went
+    gate-tests.xml, session.json, environment.json                                of gate-tests, there too
+    status.txt                                                                    one word: how the job's steps went
 """
 
 import ast
@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SESSIONS = {"junit": "gpu-tests", "tests": "tests", "gate-tests": "gate-tests"}  # by what their records are called
-GATES = "compile-gates"
+GATES, GOLDEN = OTHERS = ("compile-gates", "golden")  # as groups of test cases begin that are none of pytest's
 TEXT = 3000  # characters of an explanation that are kept
 
 
 @dataclass(frozen=True)
 class Test:
-    """One test case of a record. `node` is its id, as pytest takes it; a gate's begins with GATES."""
+    """One test case of a record. `node` is its id, as pytest takes it; a gate's and a digest's begin with a group."""
 
     node: str
     verdict: str  # passed, failed or skipped
@@ -65,16 +65,16 @@ def readable(record: Path) -> list[Test]:
 
 def _node(case: xml.Element) -> str:
     group, name = case.get("classname", ""), case.get("name", "")
-    if group.startswith(GATES):
+    if group.startswith(OTHERS):
         return f"{group}::{name}"
     return f"{group.replace('.', '/')}.py::{name}"
 
 
 def failures(folder: Path) -> Iterator[Failure]:
     """All that went wrong in the job that left `folder`; a job that left no status is ci/night.py's matter."""
-    found = [*_of_records(folder), *_of_golden(folder), *_of_sessions(folder)]
+    found = [*_of_records(folder), *_of_sessions(folder)]
     yield from found
-    status = folder / "status"
+    status = folder / "status.txt"
     said = status.read_text(encoding="utf-8").strip() if status.exists() else None
     if said not in (None, "success") and not found:
         yield Failure("a job fails without a failed test", folder.name, printable(said), "Its log says more.", "")
@@ -87,38 +87,28 @@ def _of_records(folder: Path) -> Iterator[Failure]:
         except xml.ParseError as error:
             yield Failure("results that cannot be read", folder.name, record.name, printable(str(error)), "")
             continue
-        session = SESSIONS.get(record.stem, "tests")
         for test in found:
-            what, repro = _gate(test) if test.node.startswith(GATES) else _test(test, session)
+            what, repro = _of_record(test, SESSIONS.get(record.stem, "tests"))
             yield Failure(what, folder.name, printable(test.node), printable(test.text), printable(repro))
 
 
-def _test(test: Test, session: str) -> tuple[str, str]:
-    """What failed, and the command that repeats it: tests of one function fail alike, of one kernel."""
-    function = test.node.partition("[")[0]
+def _of_record(test: Test, session: str) -> tuple[str, str]:
+    """What failed, the same for what fails alike, and the command that repeats it.
+
+    Alike are tests of one function by one kernel, gates of one kernel, and digests of one rounding form.
+    """
+    if test.node.startswith(OTHERS):
+        group, _, name = test.node.partition("::")
+        kind = name.rpartition("/")[2] if group.startswith(GOLDEN) else " ".join(name.split("-")[:2])
+        return printable(f"{group.partition('.')[0]}: {kind}"), printable(test.text.splitlines()[-1])
     by = f" by {test.kernel}" if test.kernel else ""
-    return printable(function + by), f"nox -s {session} -- '{test.node}'"
-
-
-def _gate(test: Test) -> tuple[str, str]:
-    """The same of a gate: those of one kernel fail alike. Its text ends with the command."""
-    stage, kernel, *_ = [*test.node.partition("::")[2].split("-"), ""]
-    return printable(f"compile gates of {stage} by {kernel}"), test.text.splitlines()[-1]
-
-
-def _of_golden(folder: Path) -> Iterator[Failure]:
-    for file in sorted(folder.rglob("golden.json")):
-        for finding in json.loads(file.read_text(encoding="utf-8"))["findings"]:
-            case, _, form = finding["key"].rpartition("/")
-            what, repro = f"golden {finding['status']}, {form}", f"nox -s golden -- verify --engine gpu --case {case}"
-            text = "\n".join(finding["facts"])
-            yield Failure(printable(what), folder.name, printable(finding["key"]), printable(text), printable(repro))
+    return printable(test.node.partition("[")[0] + by), printable(f"nox -s {session} -- '{test.node}'")
 
 
 def _of_sessions(folder: Path) -> Iterator[Failure]:
     """What failed a session although none of its tests failed: UNTESTED, LOST GPU and the like."""
-    for file in sorted(folder.rglob("problems.txt")):
-        for line in file.read_text(encoding="utf-8").splitlines():
+    for file in sorted(folder.rglob("session.json")):
+        for line in json.loads(file.read_text(encoding="utf-8"))["problems"]:
             what, _, which = line.partition(": ")
             yield Failure(printable(what), folder.name, printable(which), "", "")
 

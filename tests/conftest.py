@@ -168,6 +168,8 @@ def pytest_collection_modifyitems(config, items):
         kept = [item for item in kept if _case_ids(item) & set(wanted)]
     config.hook.pytest_deselected(items=list(set(items).difference(kept)))
     items[:] = kept
+    for item in kept:  # for the JUnit record: which kernel a result is of
+        item.user_properties += [("kernel", value.name) for value in _values(item) if hasattr(value, "promise")]
 
 
 def _tier_is_within(item, tier: str) -> bool:
@@ -180,8 +182,11 @@ def _case_ids(item) -> set[str]:
 
 
 def _cases(item) -> list[Case]:
-    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return [value for value in parameters if isinstance(value, Case)]
+    return [value for value in _values(item) if isinstance(value, Case)]
+
+
+def _values(item) -> list:
+    return list(item.callspec.params.values()) if hasattr(item, "callspec") else []
 
 
 def pytest_make_parametrize_id(val):

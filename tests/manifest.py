@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from nvfp4_suite.ci import files
 from nvfp4_suite.ci.due import Pair, due
+from nvfp4_suite.ci.files import write_text
 from nvfp4_suite.contract.case import Case
 
-from .session_checks import selected_by_hand
+from .session_checks import chosen
 
+RECORD = "manifest.json"
 SHOWN = 10  # of the pairs that are missing; the others are counted
 
 
@@ -50,7 +51,7 @@ class Manifest:
     def pytest_sessionfinish(self):
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput["elsewhere"] = sorted(self.elsewhere)
-        elif not self._exempt():
+        elif not chosen(self.config):
             owed = due(self.capability, self.config.getoption("tier"))
             self.problems.update(missing(owed - self.elsewhere, self.ran))
             self._write(owed)
@@ -60,12 +61,7 @@ class Manifest:
         if folder := self.config.getoption("artifacts"):
             shard = [self.config.getoption("group", None) or 1, self.config.getoption("splits", None) or 1]
             document = {"shard": shard, "due": sorted(owed), "ran": sorted(self.ran & owed)}
-            files.write(folder / "manifest.json", json.dumps(document) + "\n")
-
-    def _exempt(self) -> bool:
-        """Whether the user chose the tests by hand, by file or folder too, or wants to see them only."""
-        chosen = self.config.args_source is not pytest.Config.ArgsSource.TESTPATHS
-        return chosen or selected_by_hand(self.config) or self.config.getoption("collectonly")
+            write_text(folder / RECORD, json.dumps(document) + "\n")
 
 
 def _pair(item) -> Pair:

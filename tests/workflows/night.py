@@ -47,7 +47,7 @@ def make(folder: Path) -> Path:
         shard = [job["group"], job["splits"]]
         (gpu / "manifest.json").write_text(json.dumps({"shard": shard, "due": DUE, "ran": PARTS[job["job"]]}))
         (gpu / "environment.json").write_text(json.dumps({"triton": job["triton"]}))
-        (gpu / "problems.txt").write_text("")
+        (gpu / "session.json").write_text(json.dumps({"problems": []}))
     for job in ("interpreter", "compile", *PARTS):
-        (folder / job / "status").write_text("success\n")
+        (folder / job / "status.txt").write_text("success\n")
     return folder

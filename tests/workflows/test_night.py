@@ -65,23 +65,22 @@ def test_gates_of_one_kernel_are_one_and_repeat_themselves(results):
     cases = [case(f"{group}::down-w4a16_gemm-m{size}", failure("16 bytes spilled", repro)) for size in (32, 64)]
     record(results / "compile" / "gates.xml", *cases)
     found = told(results)
-    assert list(found) == ["compile gates of down by w4a16_gemm"]
-    assert found["compile gates of down by w4a16_gemm"]["repro"] == repro
+    assert list(found) == ["compile-gates: down w4a16_gemm"]
+    assert found["compile-gates: down w4a16_gemm"]["repro"] == repro
 
 
 def test_digests_that_changed(results):
-    facts = ["recorded 11", "found    22"]
-    findings = [{"status": "CHANGED", "key": f"case-{number}/w4a16", "facts": facts} for number in (1, 2)]
-    (results / "l40s-3.8.0" / "golden.json").write_text(json.dumps({"findings": findings}))
+    text = "nox -s golden -- verify --engine gpu --case case-1"
+    cases = [case(f"golden.sm_89::case-{number}/w4a16", failure("CHANGED: found 22", text)) for number in "12"]
+    record(results / "l40s-3.8.0" / "golden.xml", *cases)
     (changed,) = told(results).values()
-    assert changed["what"] == "golden CHANGED, w4a16" and changed["count"] == 2
-    assert changed["text"] == "recorded 11\nfound    22"
-    assert changed["repro"] == "nox -s golden -- verify --engine gpu --case case-1"
+    assert changed["what"] == "golden: w4a16" and changed["count"] == 2
+    assert changed["text"].startswith("CHANGED: found 22") and changed["repro"] == text
 
 
 def test_what_failed_a_session_without_a_test(results):
-    text = "LOST GPU: GPU 1 GPU-5a5a: NVML has lost it\nUNTESTED: case-9 by kernel-a\n"
-    (results / L40S / "problems.txt").write_text(text)
+    lines = ["LOST GPU: GPU 1 GPU-5a5a: NVML has lost it", "UNTESTED: case-9 by kernel-a"]
+    (results / L40S / "session.json").write_text(json.dumps({"problems": lines}))
     found = told(results)
     assert {what: one["places"] for what, one in found.items()} == {
         "LOST GPU": [["l40s-3.8.0", "GPU 1 GPU-5a5a: NVML has lost it"]],
@@ -90,7 +89,7 @@ def test_what_failed_a_session_without_a_test(results):
 
 
 def test_a_job_that_fails_without_a_word(results):
-    (results / "interpreter" / "status").write_text("failure\n")
+    (results / "interpreter" / "status.txt").write_text("failure\n")
     (found,) = told(results).values()
     assert found["what"] == "a job fails without a failed test" and found["places"] == [["interpreter", "failure"]]
 
@@ -157,7 +156,7 @@ def test_long_and_strange_texts_are_cut_and_cleaned(results):
 
 
 def test_the_summary_shows_the_night_as_code(results, tmp_path):
-    (results / L40S / "problems.txt").write_text("```: <img> @all\n")
+    (results / L40S / "session.json").write_text(json.dumps({"problems": ["```: <img> @all"]}))
     summary = tmp_path / "summary"
     summary.write_text("before\n")
     night.main([str(results), "--matrix", json.dumps(MATRIX), "--summary", str(summary)])
