@@ -42,16 +42,29 @@ def commit(name: str, revision: str, root: Path = ROOT) -> str:
 
 def request(options: argparse.Namespace, root: Path = ROOT) -> dict[str, str]:
     """`labels` and `arguments` as this module prints them. Raises Unknown, naming the argument."""
+    if bool(options.case) == bool(options.launch):
+        raise Unknown(f"case is {options.case!r} and launch {options.launch!r}, but one of them should be named")
+    where = _releases(options) if options.over else _commits(options, root)
+    what = _launch(options) if options.launch else _case(options)
+    on_gpu = options.case and options.engine == "gpu"
+    labels = _runner(options.runner).labels if on_gpu else (runners.HOSTED,)
+    return {"labels": json.dumps(labels), "arguments": " ".join([*where, *what])}
+
+
+def _commits(options: argparse.Namespace, root: Path) -> list[str]:
     good, bad = commit("good", options.good, root), commit("bad", options.bad, root)
     if good == bad or _git(root, "merge-base", "--is-ancestor", good, bad).returncode:
         raise Unknown(f"good is {good}, but should be an ancestor of bad, {bad}")
-    if bool(options.case) == bool(options.launch):
-        raise Unknown(f"case is {options.case!r} and launch {options.launch!r}, but one of them should be named")
-    what = _launch(options) if options.launch else _case(options)
-    over = ["--over", _over(options.over)] if options.over else []
-    on_gpu = options.case and options.engine == "gpu"
-    labels = _runner(options.runner).labels if on_gpu else (runners.HOSTED,)
-    return {"labels": json.dumps(labels), "arguments": " ".join(["--good", good, "--bad", bad, *what, *over])}
+    return ["--good", good, "--bad", bad]
+
+
+def _releases(options: argparse.Namespace) -> list[str]:
+    what, _, releases = options.over.partition("=")
+    if what != "triton" or not set(releases.split(",")) <= set(TRITONS):
+        raise Unknown(f"over is {options.over!r}, but should be triton= and some of {','.join(TRITONS)}")
+    if options.good or options.bad:
+        raise Unknown(f"over is {options.over!r}, but good and bad are named too: it goes over one or the other")
+    return ["--over", options.over]
 
 
 def _case(options: argparse.Namespace) -> list[str]:
@@ -73,13 +86,6 @@ def _launch(options: argparse.Namespace) -> list[str]:
     if options.arch not in known:
         raise Unknown(f"arch is {options.arch!r}, but should be of {', '.join(known)}")
     return ["--launch", options.launch, "--arch", options.arch]
-
-
-def _over(over: str) -> str:
-    what, _, releases = over.partition("=")
-    if what != "triton" or not set(releases.split(",")) <= set(TRITONS):
-        raise Unknown(f"over is {over!r}, but should be triton= and some of {','.join(TRITONS)}")
-    return over
 
 
 def _runner(name: str) -> runners.Runner:

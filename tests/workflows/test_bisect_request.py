@@ -13,6 +13,7 @@ from nvfp4_suite.ci.bisect_request import request
 from nvfp4_suite.ci.runners import Unknown
 
 CASE = "orderfree-e4k2h48i80-t5-random-silu-bf16"
+NO_COMMITS = {"good": "", "bad": ""}
 NOBODY = {f"GIT_{who}_{what}": "x@x" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
 
@@ -63,7 +64,10 @@ def test_a_case_runs_on_the_runner_that_is_named(history):
     [
         ({"engine": "interpreter", "runner": ""}, f"--case {CASE} --engine interpreter"),
         ({"case": "", "launch": "gate_up-w4a16_gemm-m16", "arch": "120"}, "--launch gate_up-w4a16_gemm-m16 --arch 120"),
-        ({"engine": "interpreter", "over": "triton=3.6.0,3.8.0"}, "--engine interpreter --over triton=3.6.0,3.8.0"),
+        (
+            {"case": "", "launch": "down-w4a16_gemm-m16", "arch": "90", "over": "triton=3.6.0,3.8.0"} | NO_COMMITS,
+            "--over triton=3.6.0,3.8.0 --launch down-w4a16_gemm-m16 --arch 90",
+        ),
     ],
 )
 def test_what_needs_no_gpu_runs_on_githubs_own_machine(history, changes, words):
@@ -110,8 +114,9 @@ def test_a_number_that_is_no_commit_is_refused(history):
         ({"engine": "cpu"}, "engine is 'cpu', but should be of gpu, interpreter"),
         ({"runner": "h100"}, "runner is 'h100', but should be of h200"),
         ({"runner": ""}, "runner is '', but should be of h200"),
-        ({"over": "triton=3.5.0"}, "over is 'triton=3.5.0', but should be triton= and some of 3.6.0"),
-        ({"over": "torch=2.0"}, "over is 'torch=2.0'"),
+        ({"over": "triton=3.5.0"} | NO_COMMITS, "over is 'triton=3.5.0', but should be triton= and some of 3.6.0"),
+        ({"over": "torch=2.0"} | NO_COMMITS, "over is 'torch=2.0'"),
+        ({"over": "triton=3.8.0,3.9.0"}, "but good and bad are named too"),
         ({"case": "", "launch": "-x", "arch": "120"}, "launch is '-x'"),
         ({"case": "", "launch": "a b", "arch": "120"}, "launch is 'a b'"),
         ({"case": "", "launch": "gate_up", "arch": "91"}, "arch is '91', but should be of 80"),
