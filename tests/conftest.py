@@ -19,6 +19,7 @@ from nvfp4_suite.ci.seed_tests import seeds_of
 from nvfp4_suite.contract.case import TIERS, Case
 
 from . import failures, gpu_session
+from .order import long_first
 from .session_checks import SessionChecks
 
 ENGINES = ("interpreter", "gpu", "compile", "peers")
@@ -167,9 +168,13 @@ def pytest_collection_modifyitems(config, items):
         checks.problems.update(f"NO SUCH CASE: {case_id}" for case_id in set(wanted) - known)
         kept = [item for item in kept if _case_ids(item) & set(wanted)]
     config.hook.pytest_deselected(items=list(set(items).difference(kept)))
+<<<<<<< HEAD
     items[:] = kept
     for item in kept:  # for the JUnit record: which kernel a result is of
         item.user_properties += [("kernel", value.name) for value in _values(item) if hasattr(value, "promise")]
+=======
+    items[:] = long_first(kept, getattr(config, "workerinput", {}).get("workercount", 1))
+>>>>>>> main
 
 
 def _tier_is_within(item, tier: str) -> bool:

@@ -41,8 +41,9 @@ BATCHES += on_gpu(
 
 @held(maxsize=1)
 def _on_device(case: Case, device: str) -> Inputs:
-    inputs = random_inputs(case)
-    return (inputs if case.shape.hidden % 512 else _cancelling(inputs)).to(device)
+    with torch.device(device):
+        inputs = random_inputs(case)
+        return inputs if case.shape.hidden % 512 else _cancelling(inputs)
 
 
 def _cancelling(inputs: Inputs) -> Inputs:

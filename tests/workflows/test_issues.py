@@ -143,7 +143,7 @@ NASTY = """```
 
 def outside_code(markdown: str) -> str:
     """A page without its blocks and spans of code, as CommonMark tells them."""
-    blocks = re.sub(r"^(`{3,})text\n.*?\n\1$", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    blocks = re.sub(r"^(`{3,})text\n(?:.*\n)*?\1`* *$", "", markdown, flags=re.MULTILINE)
     return re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", blocks)
 
 
