@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import codegen
 from .gate_compile import arch_name
 from .gate_facts import Capability
 from .gate_known import known_failure
@@ -125,13 +126,17 @@ def markdown(judged: list[Judged], seconds: dict[str, float]) -> str:
 
 
 def write_junit(path: Path, judged: list[Judged]) -> None:
-    """One test case a gate; a known failure is one that was skipped, as pytest writes an expected failure."""
+    """One test case a gate; a known failure is one that was skipped, as pytest writes an expected failure.
+
+    Properties of a test case: its `function` in kernels/device, and, if it compiled, `assembler` and `facts`.
+    """
     suite = xml.Element("testsuite", name="compile-gates", tests=str(len(judged)))
     suite.set("failures", str(sum(each.verdict in RED for each in judged)))
     suite.set("skipped", str(sum(each.verdict == "known" for each in judged)))
     for each in judged:
         group = f"compile-gates.triton-{each.triton}.{arch_name(each.outcome.capability)}"
         case = xml.SubElement(suite, "testcase", classname=group, name=each.id, time=f"{each.outcome.seconds:.3f}")
+        _add_properties(case, each.outcome)
         if each.verdict in RED:
             failure = xml.SubElement(case, "failure", message=each.error or each.verdict)
             failure.text = each.repro
@@ -140,3 +145,12 @@ def write_junit(path: Path, judged: list[Judged]) -> None:
     root = xml.Element("testsuites")
     root.append(suite)
     xml.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _add_properties(case: xml.Element, outcome: Outcome) -> None:
+    found = {"function": outcome.launch.kernel}
+    if outcome.facts:
+        found |= {"assembler": outcome.facts.assembler, "facts": codegen.described(outcome.facts)}
+    properties = xml.SubElement(case, "properties")
+    for name, value in found.items():
+        xml.SubElement(properties, "property", name=name, value=value)

@@ -61,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     verify_parser.set_defaults(command=verify)
     engine_help = "default: gpu where there is one, else reference"
     verify_parser.add_argument("--engine", choices=recording.ENGINES, help=engine_help)
+    verify_parser.add_argument("--junit", type=Path, metavar="FILE", help="write the findings for a report")
     record_parser = commands.add_parser("record", help="add an engine's confirmations")
     record_parser.set_defaults(command=record)
     source = record_parser.add_mutually_exclusive_group(required=True)
@@ -82,6 +83,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def verify(options: argparse.Namespace) -> int:
     """Recomputes digests on one engine and compares."""
+    if options.junit:
+        options.junit.unlink(missing_ok=True)  # or an earlier one would pass for this one's, should it be refused
     options.engine = options.engine or _engine_here()
     return golden_verify.verify(options, GOLDEN.parent, _cases(options.case))
 

@@ -3,11 +3,11 @@
 import argparse
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ..contract.case import Case
-from . import exact, golden_due, golden_work, outcomes, recorded
+from . import exact, golden_due, golden_junit, golden_work, outcomes, recorded
 from .golden_record import EXACT, exact_of, recorded_of
 from .golden_work import Run
 from .outcomes import ON_CPU, TOOL, Finding, Outcome, Refused
@@ -28,6 +28,9 @@ def verify(options: argparse.Namespace, folder: Path, cases: tuple[Case, ...]) -
     if not options.case:
         findings += stale(entries, tables)
     real = [] if run.engine.name in ON_CPU else _real(run, folder, cases)
+    if options.junit:
+        keys = {*found, *(str(recorded.key_in(_path(run, folder), name)) for name in _compared(run, folder))}
+        golden_junit.write(options.junit, run.engine, keys, findings + real, options.engine)
     _print_findings(findings + real, options.engine)
     _print_totals(findings, found)
     _print_confirmed(found, entries)
@@ -51,6 +54,12 @@ def _real(run: Run, folder: Path, cases: tuple[Case, ...]) -> list[Finding]:
     if not _path(run, folder).parent.exists():
         findings = [finding for finding in findings if finding.status == "FAILED"]
     return [Finding(one.status, str(recorded.key_in(_path(run, folder), one.key)), one.facts) for one in findings]
+
+
+def _compared(run: Run, folder: Path) -> Iterable[str]:
+    """The names of real-valued outputs that there is something to compare with."""
+    on_cpu = run.engine.name in ON_CPU
+    return () if on_cpu or not _path(run, folder).parent.exists() else recorded_of(run)
 
 
 def _path(run: Run, folder: Path) -> Path:

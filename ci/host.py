@@ -9,6 +9,7 @@ from pathlib import Path
 
 from . import gpus
 from .environment import CHANGES_CODE
+from .files import write_json
 from .gpus import Device
 from .provenance import sources_digest
 
@@ -49,10 +50,7 @@ def differences(then: dict, now: dict) -> list[str]:
 
 def write(folder: Path, facts: dict) -> Path:
     """The report as FOLDER/environment.json."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "environment.json"
-    path.write_text(json.dumps(facts, indent=2) + "\n")
-    return path
+    return write_json(folder / "environment.json", facts)
 
 
 def _version(package: str) -> str | None:

@@ -15,6 +15,7 @@ import pytest
 
 from nvfp4_suite.ci.due import within
 from nvfp4_suite.ci.environment import code_changing
+from nvfp4_suite.ci.seed_tests import seeds_of
 from nvfp4_suite.contract.case import TIERS, Case
 
 from . import failures, gpu_session
@@ -31,6 +32,7 @@ FOLDERS = {  # and the engines that collect them
     "meta": ("interpreter",),
     "peers": ("peers",),
     "reference": ("interpreter",),  # what is right is the same on every device
+    "workflows": ("interpreter",),
 }
 OTHER_FOLDERS = ("interpreter", "gpu")
 TRITON_CACHE = pytest.StashKey[str]()
@@ -147,6 +149,11 @@ def _belongs(path: Path, engine: str) -> bool:
     return engine in FOLDERS.get(path.relative_to(TESTS).parts[0], OTHER_FOLDERS)
 
 
+def pytest_itemcollected(item):
+    for name in seeds_of(item.nodeid):
+        item.add_marker(pytest.mark.seed(name))
+
+
 def pytest_collection_modifyitems(config, items):
     engine, wanted, checks = config.getoption("engine"), config.getoption("case"), config.stash[CHECKS]
     for item in items:  # pytest collects a file that the command line names without asking pytest_ignore_collect
@@ -162,6 +169,8 @@ def pytest_collection_modifyitems(config, items):
         kept = [item for item in kept if _case_ids(item) & set(wanted)]
     config.hook.pytest_deselected(items=list(set(items).difference(kept)))
     items[:] = long_first(kept, getattr(config, "workerinput", {}).get("workercount", 1))
+    for item in kept:  # for the JUnit record: which kernel a result is of
+        item.user_properties += [("kernel", value.name) for value in _values(item) if hasattr(value, "promise")]
 
 
 def _tier_is_within(item, tier: str) -> bool:
@@ -174,8 +183,11 @@ def _case_ids(item) -> set[str]:
 
 
 def _cases(item) -> list[Case]:
-    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return [value for value in parameters if isinstance(value, Case)]
+    return [value for value in _values(item) if isinstance(value, Case)]
+
+
+def _values(item) -> list:
+    return list(item.callspec.params.values()) if hasattr(item, "callspec") else []
 
 
 def pytest_make_parametrize_id(val):

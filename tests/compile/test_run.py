@@ -166,6 +166,10 @@ def test_the_summary_for_ci_has_the_same(judged, tmp_path):
     suite = xml.parse(tmp_path / "junit.xml").getroot()[0]
     assert [suite.get(name) for name in ("tests", "failures", "skipped")] == ["4", "1", "1"]
     assert [case.find("failure") is not None for case in suite] == [False, False, False, True]
+    told = [{each.get("name"): each.get("value") for each in case.find("properties")} for case in suite]
+    assert [each["function"] for each in told] == [LAUNCH.kernel] * 4
+    assert ["facts" in each for each in told] == [True, True, False, False]
+    assert "registers=" in told[0]["facts"] and told[0]["assembler"].startswith("ptxas ")
     assert gate_report.markdown(judged * 60, {}).count("- FAILED") == gate_report.MARKDOWN_FAILURES
 
 

@@ -1,12 +1,16 @@
 """The command on order-free cases: exit codes, what it prints and when it writes."""
 
+import xml.etree.ElementTree as xml
+
 import pytest
 
 from nvfp4_suite.cases import layers
 from nvfp4_suite.ci import exact, golden, provenance
 from nvfp4_suite.ci.golden_file import Refused
+from nvfp4_suite.ci.outcomes import TOOL
 
 from ..ci.hosts import HOSTS
+from .processes import GPU
 from .tool import CASES, COMMIT, DIGESTS, FULL, KERNELS, KEYS, REAL, SOURCES, digests_in, recorded_in
 
 
@@ -84,6 +88,24 @@ def test_a_changed_digest_needs_a_reason(file, engine, capsys):
         "reason": "a rounding less",
         "commit": COMMIT,
     }
+
+
+def test_findings_are_written_for_a_report(file, engine, tmp_path):
+    engine(DIGESTS)
+    golden.main(["record", "--engine", "reference", "--case", CASES[0].id, "--case", CASES[1].id])
+    engine(DIGESTS | {KEYS[1]: "e" * 64})
+    junit = tmp_path / "junit.xml"
+    assert golden.main(["verify", "--engine", "gpu", "--junit", str(junit)]) == 1
+    suite = xml.parse(junit).getroot()[0]
+    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("golden", "3", "2")
+    told = {each.get("name"): each.get("value") for each in suite.find("properties")}
+    assert told == GPU | {"engine": "sm_90"}
+    failures = {case.get("name"): case.find("failure") for case in suite.iter("testcase")}
+    assert failures[KEYS[0]] is None and failures[KEYS[2]].get("type") == "UNTESTED"
+    assert failures[KEYS[1]].get("message").splitlines()[0] == f"CHANGED: {KEYS[1]}"
+    assert failures[KEYS[1]].text == f"{TOOL} verify --engine gpu --case {CASES[1].id}"
+    assert golden.main(["verify", "--case", "nobody", "--junit", str(junit)]) == 1
+    assert not junit.exists(), "what an earlier run found would pass for this one's"
 
 
 def test_a_case_without_an_entry_is_untested(file, engine, capsys):
