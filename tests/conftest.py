@@ -154,7 +154,18 @@ def pytest_itemcollected(item):
         item.add_marker(pytest.mark.seed(name))
 
 
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
+    """Leaves what this session runs, then the part that pytest-split says, then the long ones first.
+
+    The order goes by the number of workers, so it comes last: the shards of two hosts must be made of one list.
+    """
+    _select(config, items)
+    yield
+    items[:] = long_first(items, getattr(config, "workerinput", {}).get("workercount", 1))
+
+
+def _select(config, items) -> None:
     engine, wanted, checks = config.getoption("engine"), config.getoption("case"), config.stash[CHECKS]
     for item in items:  # pytest collects a file that the command line names without asking pytest_ignore_collect
         if not _belongs(item.path, engine):
@@ -168,13 +179,9 @@ def pytest_collection_modifyitems(config, items):
         checks.problems.update(f"NO SUCH CASE: {case_id}" for case_id in set(wanted) - known)
         kept = [item for item in kept if _case_ids(item) & set(wanted)]
     config.hook.pytest_deselected(items=list(set(items).difference(kept)))
-<<<<<<< HEAD
     items[:] = kept
     for item in kept:  # for the JUnit record: which kernel a result is of
         item.user_properties += [("kernel", value.name) for value in _values(item) if hasattr(value, "promise")]
-=======
-    items[:] = long_first(kept, getattr(config, "workerinput", {}).get("workercount", 1))
->>>>>>> main
 
 
 def _tier_is_within(item, tier: str) -> bool:
