@@ -2,7 +2,7 @@
 
 Engines: "interpreter" runs kernels on the CPU in Triton's interpreter, "gpu" runs the tests that use `device` on this
 host's GPU, "compile" runs tests/compile alone, without a device and without torch, "peers" runs tests/peers alone, with
-other projects' packages and without Triton.
+other projects' packages and without Triton, "browser" runs tests/browser alone, without torch and Triton.
 """
 
 import os
@@ -22,15 +22,17 @@ from . import failures, gpu_session
 from .order import long_first
 from .session_checks import SessionChecks
 
-ENGINES = ("interpreter", "gpu", "compile", "peers")
+ENGINES = ("interpreter", "gpu", "compile", "peers", "browser")
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 FOLDERS = {  # and the engines that collect them
+    "browser": ("browser",),
     "compile": ("compile",),
     "hardware": ("gpu",),
     "launch": ("gpu",),
     "meta": ("interpreter",),
     "peers": ("peers",),
+    "report": ("interpreter",),
     "reference": ("interpreter",),  # what is right is the same on every device
     "workflows": ("interpreter",),
 }
@@ -128,11 +130,11 @@ def pytest_report_header(config):
     parts = [f"engine: {engine}"]
     if engine == "gpu":
         return ", ".join([*parts, gpu_session.header(config)])
-    if engine != "peers":
+    if engine in ("interpreter", "compile"):
         import triton
 
         parts.append(f"triton {triton.__version__}")
-    if engine != "compile":
+    if engine in ("interpreter", "peers"):
         parts.append(f"torch {version('torch')}")  # not imported: a session that does not need it starts sooner
     return ", ".join(parts)
 
