@@ -112,6 +112,20 @@ def issues(session: nox.Session) -> None:
     session.run("python", "-m", "nvfp4_suite.ci.issues", *session.posargs)
 
 
+@nox.session(default=False)
+def report(session: nox.Session) -> None:
+    """One HTML page and a Markdown summary of any number of runs' results. `-- --help` says more."""
+    session.install(*group("report"))
+    session.run("python", "-m", "nvfp4_suite.ci.report", *session.posargs, env={"PYTHONPATH": children_path()})
+
+
+@nox.session(name="report-tests", default=False)
+def report_tests(session: nox.Session) -> None:
+    """The report's page in a Chromium: this host's (apt-get install chromium), or that of `playwright install`."""
+    session.install(*group("report-tests"))
+    session.run("python", "-m", "pytest", "--engine", "browser", "tests/browser", *session.posargs)
+
+
 def group(name: str) -> list[str]:
     """The requirements of one dependency group of pyproject.toml."""
     return nox.project.dependency_groups(PROJECT, name)

@@ -2,7 +2,7 @@
 
 Engines: "interpreter" runs kernels on the CPU in Triton's interpreter, "gpu" runs the tests that use `device` on this
 host's GPU, "compile" runs tests/compile alone, without a device and without torch, "peers" runs tests/peers alone, with
-other projects' packages and without Triton.
+other projects' packages and without Triton, "browser" runs tests/browser alone, without torch and Triton.
 """
 
 import os
@@ -22,15 +22,17 @@ from . import failures, gpu_session
 from .order import long_first
 from .session_checks import SessionChecks
 
-ENGINES = ("interpreter", "gpu", "compile", "peers")
+ENGINES = ("interpreter", "gpu", "compile", "peers", "browser")
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 FOLDERS = {  # and the engines that collect them
+    "browser": ("browser",),
     "compile": ("compile",),
     "hardware": ("gpu",),
     "launch": ("gpu",),
     "meta": ("interpreter",),
     "peers": ("peers",),
+    "report": ("interpreter",),
     "reference": ("interpreter",),  # what is right is the same on every device
     "workflows": ("interpreter",),
 }
@@ -128,11 +130,11 @@ def pytest_report_header(config):
     parts = [f"engine: {engine}"]
     if engine == "gpu":
         return ", ".join([*parts, gpu_session.header(config)])
-    if engine != "peers":
+    if engine in ("interpreter", "compile"):
         import triton
 
         parts.append(f"triton {triton.__version__}")
-    if engine != "compile":
+    if engine in ("interpreter", "peers"):
         parts.append(f"torch {version('torch')}")  # not imported: a session that does not need it starts sooner
     return ", ".join(parts)
 
@@ -154,7 +156,18 @@ def pytest_itemcollected(item):
         item.add_marker(pytest.mark.seed(name))
 
 
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
+    """Leaves what this session runs, then the part that pytest-split says, then the long ones first.
+
+    The order goes by the number of workers, so it comes last: the shards of two hosts must be made of one list.
+    """
+    _select(config, items)
+    yield
+    items[:] = long_first(items, getattr(config, "workerinput", {}).get("workercount", 1))
+
+
+def _select(config, items) -> None:
     engine, wanted, checks = config.getoption("engine"), config.getoption("case"), config.stash[CHECKS]
     for item in items:  # pytest collects a file that the command line names without asking pytest_ignore_collect
         if not _belongs(item.path, engine):
@@ -168,7 +181,7 @@ def pytest_collection_modifyitems(config, items):
         checks.problems.update(f"NO SUCH CASE: {case_id}" for case_id in set(wanted) - known)
         kept = [item for item in kept if _case_ids(item) & set(wanted)]
     config.hook.pytest_deselected(items=list(set(items).difference(kept)))
-    items[:] = long_first(kept, getattr(config, "workerinput", {}).get("workercount", 1))
+    items[:] = kept
     for item in kept:  # for the JUnit record: which kernel a result is of
         item.user_properties += [("kernel", value.name) for value in _values(item) if hasattr(value, "promise")]
 
