@@ -24,10 +24,11 @@ class Form:
     specialized: bool = False
 
 
-DEFAULT, NATIVE, SPECIALIZED = "prefill_w4a4", "prefill_w4a4_native", "prefill_w4a4_specialized"
+DEFAULT, ATOMIC = "prefill_w4a4", "prefill_w4a4_atomic"
+NATIVE, SPECIALIZED = "prefill_w4a4_native", "prefill_w4a4_specialized"
 FORMS: dict[str, Form] = {
     DEFAULT: Form(),
-    "prefill_w4a4_atomic": Form(atomic=True),
+    ATOMIC: Form(atomic=True),
     NATIVE: Form(native=True),
     SPECIALIZED: Form(native=True, specialized=True),
 }
