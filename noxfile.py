@@ -73,9 +73,10 @@ def peers(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def golden(session: nox.Session) -> None:
-    """The golden tool: verifies and records digests. `nox -s golden -- --help` explains."""
+    """Verify digests, on every GPU of this host where it has one; or record or explain them: `-- --help` says more."""
     rest = install_tests(session)
-    session.run("python", "-m", "nvfp4_suite.ci.golden", *rest, env={"PYTHONPATH": children_path()})
+    tool = ("python", "-m", "nvfp4_suite.ci.golden", *(rest or ["verify"]))
+    session.run(*tool, env={"PYTHONPATH": children_path()})
 
 
 @nox.session(default=False)

@@ -48,6 +48,7 @@ KERNELS: dict[str, Must] = {
     "quantize.quantize_rows": Must(),
     "w4a4.w4a4_gate_up": Must(),
     "w4a4.w4a4_down": Must(),
+    "w4a4_gluon.w4a4_gate_up_specialized": Must(),
     "w4a4_gluon.w4a4_down_specialized": Must(),
 }
 

@@ -66,8 +66,9 @@ W4A4_SAMPLES: tuple[tuple[int, LayerShape, str, str, bool, str], ...] = (
     (512, CHECKPOINTS["GLM-5.2"], "bf16", "silu", False, "prefill_w4a4_atomic"),
     (4096, CHECKPOINTS["GLM-5.2"], "fp16", "silu", False, "prefill_w4a4_native"),
     (1, CHECKPOINTS["Qwen3.6-35B-A3B"], "bf16", "silu", False, "prefill_w4a4_specialized"),
-    (512, CHECKPOINTS["GLM-5.2"], "fp16", "silu", True, "prefill_w4a4_specialized"),
-    (4096, CHECKPOINTS["Qwen3.6-35B-A3B"], "fp16", "silu", False, "prefill_w4a4_specialized"),
+    (512, CHECKPOINTS["GLM-5.2"], "fp16", "gelu", True, "prefill_w4a4_specialized"),
+    (4096, CHECKPOINTS["Qwen3.6-35B-A3B"], "fp16", "gelu_tanh", False, "prefill_w4a4_specialized"),
+    (4096, CHECKPOINTS["Qwen3.6-35B-A3B"], "bf16", "swigluoai", False, "prefill_w4a4_specialized"),
 )
 
 # Of a linear layer: rows for the GEMV and for both blocks, with K that is cut wide and narrow, in both dtypes; and of a
@@ -129,9 +130,8 @@ def _samples(gpu: Gpu, triton: str) -> list[Launch]:
 
 def _w4a4(gpu: Gpu, triton: str) -> list[Launch]:
     """W4A4_SAMPLES, the quantizer, and all that "auto" chooses of W4A4 on a card with an FP4 instruction."""
-    samples = [_with_input_scales(gpu, triton, *sample) for sample in W4A4_SAMPLES]
-    forms = w4a4.FORMS
-    samples = [plan for plan in samples if not forms[plan.kernel].native or plan.launch("gate_up").constexpr("NATIVE")]
+    able = [sample for sample in W4A4_SAMPLES if w4a4.is_native(gpu, triton) or not w4a4.FORMS[sample[-1]].native]
+    samples = [_with_input_scales(gpu, triton, *sample) for sample in able]
     return _distinct([*samples, *_native(gpu, triton)]) + [pointwise.quantize(dtype, "128x4") for dtype in DTYPES]
 
 

@@ -1,4 +1,4 @@
-"""The page in a browser: on a desk, on a phone, in the dark and in print. Without a browser this is untested, and fails.
+"""The page in a browser: on a desk, on a phone, in the dark and in print. Without a browser this is untested: it fails.
 
 Screenshots and a print go to --artifacts, to be looked at.
 """

@@ -250,7 +250,7 @@ DAMAGES = {
     "empty": (lambda text: "", "it is no JSON"),
     "conflict markers": (lambda text: text.replace("{\n", "{\n" + CONFLICT, 1), "it is no JSON"),
     "no such object": (lambda text: "{}", "it has no 'plans'"),
-    "a list": (lambda text: "[]", "list indices"),
+    "a list": (lambda text: "[]", "it is a list, but should be an object"),
     "no number": (lambda text: text.replace('"512: ', '"few: ', 1), "'few: kernel=.*' is no run"),
     "no plan": (lambda text: re.sub('"512: [^"]*"', '"512"', text, count=1), "'512' is no run"),
     "overlapping runs": (

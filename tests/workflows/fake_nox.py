@@ -43,13 +43,13 @@ def module(name: str, *arguments: str) -> int:
 def golden(given: list[str]) -> int:
     """A verification that finds the changes of the plan."""
     from nvfp4_suite.ci import golden_junit
-    from nvfp4_suite.ci.exact import Finding, Outcome
-    from nvfp4_suite.ci.recording import Run
+    from nvfp4_suite.ci.outcomes import Finding
+    from nvfp4_suite.ci.recording import Engine
 
     keys = PLAN["changed"].get(JOB, [])
-    run = Run("sm_90", {"triton": "3.8.0"}, {key: Outcome("22" * 32) for key in ["case/w4a16", *keys]})
+    engine = Engine("sm_90", "cuda:0", {"triton": "3.8.0"})
     findings = [Finding("CHANGED", key, ("recorded 11", "found    22")) for key in keys]
-    golden_junit.write(Path(given[given.index("--junit") + 1]), run, findings, "gpu")
+    golden_junit.write(Path(given[given.index("--junit") + 1]), engine, ["case/w4a16", *keys], findings, "gpu")
     return 1 if findings else 0
 
 
