@@ -45,7 +45,7 @@ def gate(name: str, function: str, repro: str) -> Result:
 def make(folder: Path) -> Path:
     """The results of all jobs of MATRIX and of those that need no GPU."""
     write_session(folder / "interpreter", "interpreter")
-    write_tests(folder / "interpreter" / "tests.xml", *(result_of(f"{node}[some-case]") for node in NODES))
+    write_tests(folder / "interpreter" / "junit.xml", *(result_of(f"{node}[some-case]") for node in NODES))
     write_gates(folder / "compile" / "gates.xml", GATE)
     for job in MATRIX["include"]:
         gpu = folder / job["job"] / job["kind"].partition(" (")[0].replace(" ", "-")

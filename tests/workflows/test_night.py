@@ -43,7 +43,7 @@ def test_failures_of_one_function_by_one_kernel_are_one(results):
             result_of(f"{NODE}[{number}]", "wrong\n3 of 240 differ", "pair") for number in (2 * place, 2 * place + 1)
         ]
         write_tests(results / job / "junit.xml", *two, result_of(f"{NODE}[{9 + place}]", "wrong", "byte"))
-    write_tests(results / "interpreter" / "tests.xml", *map(result_of, NODES), result_of(f"{NODE}[2]", "wrong", "pair"))
+    write_tests(results / "interpreter" / "junit.xml", *map(result_of, NODES), result_of(f"{NODE}[2]", "wrong", "pair"))
     found = told(results)
     assert list(found) == [f"{NODE} pair", f"{NODE} byte"]  # the more widespread one first
     pair = found[f"{NODE} pair"]
@@ -147,7 +147,7 @@ def test_a_seeds_test_that_ran_nowhere(results):
     left = "tests/families/test_families.py::test_a_family_gives_the_same_bits"
     skipped = Result(left.partition("::")[2], group="tests.families.test_families", skip="no")
     others = [result_of(node) for node in NODES if node != left]
-    write_tests(results / "interpreter" / "tests.xml", *others, skipped)
+    write_tests(results / "interpreter" / "junit.xml", *others, skipped)
     found = told(results)
     assert set(found) == {"a seed's test did not run", "UNTESTED"}
     assert found["a seed's test did not run"]["places"] == [["every job", left]]

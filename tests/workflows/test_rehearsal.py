@@ -147,7 +147,7 @@ def assert_layout(run: Runner) -> None:
         assert {f"{job}/status.txt", *(f"{job}/{gpu}/{name}" for name in session)} <= files
     assert {"h200-3.8.0-1of2/golden.xml", "l40s-3.8.0/golden.xml"} <= files
     assert "h200-3.8.0-2of2/golden.xml" not in files
-    assert {"interpreter/tests.xml", "compile/gates.xml", "compile/gate-tests.xml", "night/night.json"} <= files
+    assert {"interpreter/junit.xml", "compile/gates.xml", "compile/gate-tests.xml", "night/night.json"} <= files
     parts = [json.loads((run.artifacts / f"h200-3.8.0-{n}of2/NVIDIA-H200/manifest.json").read_text()) for n in (1, 2)]
     ran = sorted(pair for part in parts for pair in part["ran"])
     every = [case for kernel in KERNELS.values() if takes(kernel, (9, 0)) for case in ALL if kernel.promise.takes(case)]
