@@ -4,8 +4,8 @@
     python -m nvfp4_suite.ci.matrix --tier dispatch --runner h200   those of them that somebody asks for
     python -m nvfp4_suite.ci.matrix --tier pr                       Tritons to compile for, on no runner of ours
 
-Exit code 0: the matrix is on stdout, and behind "matrix=" in the file of --output. 1: it would be empty, or something
-in it is unknown. 2: wrong arguments.
+Exit code 0: the matrix is on stdout; in the file of --output it is behind "matrix=", the names of its jobs are behind
+"jobs=". 1: it would be empty, or something in it is unknown. 2: wrong arguments.
 """
 
 import argparse
@@ -109,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(json.dumps(found, indent=1))
     if options.output:
         with options.output.open("a", encoding="utf-8") as file:
-            file.write(f"matrix={json.dumps(found)}\n")
+            file.write(f"matrix={json.dumps(found)}\njobs={','.join(job['job'] for job in found['include'])}\n")
     return 0
 
 

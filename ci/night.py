@@ -1,98 +1,63 @@
-"""What a nightly run owes, and what of it went wrong: reads the results of all its jobs, on a machine without a GPU.
+"""What went wrong in a nightly run, and what it owes: reads the results of all its jobs, on a machine without a GPU.
 
     python -m nvfp4_suite.ci.night artifacts --matrix JSON [--json FILE] [--summary FILE]
 
-`--matrix` is what ci/matrix.py gave the run. Every job of it must have left results, under the Triton that was asked
-for; the shards of one runner must have run, together, all that is due on its GPU; and every test that the seeds name
-must have run somewhere. What went wrong is printed, each distinct failure once, and written to FILE for ci/issues.py.
-Exit code 0: nothing. 1: something. 2: wrong arguments.
+`--matrix` is what ci/matrix.py gave the run. Prints each distinct failure once, and what became of the seeds' tests;
+the failures are written to FILE for ci/issues.py. Exit code 0: nothing is red. 1: something. 2: wrong arguments.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 from pathlib import Path
 
-from . import files, markdown, results
-from .results import Failure
-from .seed_tests import COMPILE_GATES, SEED_TESTS
+from . import files, markdown, owed
+from .owed import HOSTED, Failure, job_of
+from .report import failures as reported
+from .report import reading, verdicts
+from .report.text import cut
 
-HOSTED = ("compile", "interpreter")  # the jobs that need no GPU
 PLACES = 20  # of one failure that are named; the others are counted
+LINES, COLUMNS = 40, 200  # of one explanation
+COMMANDS = 5  # that repeat it
+PROBLEMS = 100  # of one session
 
 
-def owed(folder: Path, jobs: list[dict]) -> Iterator[Failure]:
-    """What is missing from `folder`, the results of the GPU jobs of a matrix and of those that need no GPU."""
-    left = {job for job in [*HOSTED, *(one["job"] for one in jobs)] if (folder / job / "status.txt").is_file()}
-    for job in [*HOSTED, *(one["job"] for one in jobs)]:
-        if job not in left:
-            yield Failure("a job left no results", job, "", "It did not start, or was lost: its log says more.", "")
-
-    def by_runner(job: dict) -> tuple[str, str]:
-        return job["runner"], job["triton"]
-
-    for (runner, triton), shards in groupby(sorted(jobs, key=by_runner), by_runner):
-        here = list(shards)
-        if left.issuperset(one["job"] for one in here):
-            yield from _of_shards(folder, f"{runner}-{triton}", triton, here)
-
-
-def _of_shards(folder: Path, name: str, triton: str, shards: list[dict]) -> Iterator[Failure]:
-    """What the jobs that share a runner's tests have not run between them, once each of them came to its end."""
-    manifests = []
-    for shard in shards:
-        job = shard["job"]
-        found = [json.loads(path.read_text()) for path in folder.glob(f"{job}/*/manifest.json")]
-        if [one["shard"] for one in found] == [[shard["group"], shard["splits"]]]:
-            manifests += found
-        else:
-            text = f"{len(found)} manifests, but one should be there, of part {shard['group']} of {shard['splits']}"
-            yield Failure("a session came to no end", job, "", text, "")
-        for path in folder.glob(f"{job}/*/environment.json"):
-            if (other := json.loads(path.read_text())["triton"]) != triton:
-                yield Failure("another Triton was tested", job, f"{other} instead of {triton}", "", "")
-    if len(manifests) == len(shards):
-        due, ran = ({tuple(pair) for one in manifests for pair in one[key]} for key in ("due", "ran"))
-        for case, kernel in sorted(due - ran):
-            yield Failure(
-                f"UNTESTED by {kernel}", name, case, "It is due there, but no part of the session ran it.", ""
-            )
+def red(runs: list[reading.Run]) -> Iterator[Failure]:
+    """What failed in `runs`, by what is likely to have one cause; a session's problems are a failure each."""
+    jobs = {run.name: job_of(run) for run in runs}
+    for one in reported.collect([verdicts.of(run) for run in runs]):
+        for occurrence in one.occurrences:
+            job = jobs[occurrence.run]
+            if one.kind == "session":
+                for line in cut(occurrence.explanation, PROBLEMS).splitlines():
+                    what, _, which = line.partition(": ")
+                    yield Failure(what, job, which)
+            else:
+                told = cut(occurrence.explanation, LINES, COLUMNS), cut("\n".join(occurrence.repro), COMMANDS)
+                yield Failure(_what(one), job, cut(one.title, 1), *told)
 
 
-def functions(folder: Path) -> dict[str, dict[str, bool]]:
-    """Job -> each test function that ran in it, without parameters -> whether all of them passed."""
-    found: dict[str, dict[str, bool]] = {}
-    for record in sorted(folder.rglob("*.xml")):
-        ran = found.setdefault(record.relative_to(folder).parts[0], {})
-        for test in results.readable(record):
-            if test.verdict != "skipped":
-                name = COMPILE_GATES if test.node.startswith(COMPILE_GATES) else test.node.partition("[")[0]
-                ran[name] = ran.get(name, True) and test.verdict == "passed"
-    return found
+def _what(failure: reported.Failure) -> str:
+    """Such as "tests/moe/test_random.py::test_x kernel", "gates: gemm.w4a16_gemm", "golden: w4a16"."""
+    group, name = failure.key
+    if failure.kind == "golden":
+        return cut(f"golden: {name.rpartition('/')[2]}", 1)
+    start = f"{group.replace('.', '/')}.py::" if failure.kind == "tests" else f"{failure.kind}: "
+    return cut(start + failure.family.strip(), 1)
 
 
-def seed_lines(ran: dict[str, dict[str, bool]]) -> list[str]:
-    """What became of each test that the seeds name: "NAME: passed in compile, h200-3.8.0", or where it failed."""
-    lines = []
-    for name, parts in SEED_TESTS.items():
-        jobs = {job: [functions[part] for part in parts if part in functions] for job, functions in ran.items()}
-        failed = [job for job, verdicts in jobs.items() if not all(verdicts)]
-        passed = [job for job, verdicts in jobs.items() if verdicts and all(verdicts)]
-        words = [f"FAILED in {', '.join(failed)}"] if failed else []
-        words += [f"passed in {', '.join(passed)}"] if passed else []
-        lines.append(f"{name}: {'; '.join(words) or 'NOT RUN'}")
-    return lines
+def all_failures(folder: Path, jobs: list[dict], runs: list[reading.Run]) -> list[Failure]:
+    """What is red, and what is missing."""
+    found = [*red(runs), *owed.shards(folder, jobs, runs)]
+    told = {failure.job for failure in found}
+    return [*found, *owed.statuses(folder, names(jobs), told), *owed.unseen(owed.functions(runs))]
 
 
-def unseen(ran: dict[str, dict[str, bool]]) -> Iterator[Failure]:
-    """The parts of the seeds' tests that ran in no job."""
-    everywhere = {function for functions in ran.values() for function in functions}
-    for name, parts in SEED_TESTS.items():
-        for part in parts:
-            if part not in everywhere:
-                yield Failure("a seed's test did not run", "every job", part, f"It is a part of {name}.", "")
+def names(jobs: list[dict]) -> list[str]:
+    """All jobs that should have left results."""
+    return [*HOSTED, *(one["job"] for one in jobs)]
 
 
 def distinct(failures: Iterable[Failure]) -> list[dict]:
@@ -120,18 +85,17 @@ def text(found: list[dict], seeds: list[str]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m nvfp4_suite.ci.night", description="what a nightly run owes")
+    parser = argparse.ArgumentParser(prog="python -m nvfp4_suite.ci.night", description="what went wrong in a night")
     parser.add_argument("artifacts", type=Path, help="a folder with the results of each job")
     parser.add_argument("--matrix", required=True, type=json.loads, metavar="JSON", help="the jobs, of ci/matrix.py")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where distinct failures are written")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="GitHub's file of a step's summary")
     options = parser.parse_args(arguments)
     jobs = options.matrix["include"]
-    folders = [options.artifacts / job for job in [*HOSTED, *(one["job"] for one in jobs)]]
-    ran = functions(options.artifacts)
-    failures = [*owed(options.artifacts, jobs), *(one for path in folders for one in results.failures(path))]
-    found = distinct([*failures, *unseen(ran)])
-    page = text(found, seed_lines(ran))
+    options.artifacts.mkdir(parents=True, exist_ok=True)  # it is not there where no job left anything
+    runs = reading.read([options.artifacts], names(jobs)).runs
+    found = distinct(all_failures(options.artifacts, jobs, runs))
+    page = text(found, owed.seed_lines(owed.functions(runs)))
     print(page)
     if options.json:
         files.write_text(options.json, json.dumps(found, indent=1) + "\n")

@@ -22,7 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     expected = [name for names in options.expect for name in names.split(",") if name]
     try:
-        found = report.make(reading.read(options.runs, expected), goldens.read(options.golden))
+        before = reading.read([options.before]) if options.before else None
+        found = report.make(reading.read(options.runs, expected), goldens.read(options.golden), before)
     except ValueError as error:
         parser.error(str(error))
     files.write_text(options.out, page.page(found, datetime.now(UTC)))
@@ -44,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="red where no result came from this folder; a list",
     )
+    parser.add_argument("--before", type=Path, metavar="DIR", help="runs of another day: what they lack is new")
     parser.add_argument("--golden", type=Path, default=GOLDEN, metavar="DIR", help="whose history is told")
     parser.add_argument("--check", action="store_true", help="fail where something is red")
     return parser

@@ -3,7 +3,7 @@
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from . import labels
@@ -46,7 +46,8 @@ class Occurrence:
 class Failure:
     """What is red under one key. `kind` is one of KINDS, `anchor` its place in the page.
 
-    `family` has what is likely to fail with it: all cases of a test by one kernel, all launches of a function.
+    `family` has what is likely to fail with it: all cases of a test by one kernel, all launches of a function. `new`:
+    it was not red in the runs before; None where there are none to compare with.
     """
 
     anchor: str
@@ -54,6 +55,7 @@ class Failure:
     key: Key
     family: str
     occurrences: tuple[Occurrence, ...]
+    new: bool | None = None
 
     @property
     def title(self) -> str:
@@ -66,14 +68,25 @@ class Failure:
         return [one for one in self.occurrences[1:] if one.essence not in seen and not seen.add(one.essence)]
 
 
-def collect(verdicts: list[Verdict]) -> list[Failure]:
-    """The failures of all runs, in the order of KINDS, and in each in that of the runs."""
+def collect(verdicts: Iterable[Verdict], before: Iterable[Verdict] | None = None) -> list[Failure]:
+    """The failures of all runs, in the order of KINDS, then new ones first, then in the order of the runs.
+
+    `before` are runs of another day, None without any.
+    """
+    found = _gathered(verdicts)
+    known = None if before is None else {where[:2] for where in _gathered(before)}
+    new = {where: None if known is None else where[:2] not in known for where in found}
+    ranked = sorted(found, key=lambda where: (KINDS.index(where[0]), new[where] is False))
+    return [Failure(f"f{n}", *where, tuple(found[where]), new[where]) for n, where in enumerate(ranked, 1)]
+
+
+def _gathered(verdicts: Iterable[Verdict]) -> dict[tuple[str, Key, str], list[Occurrence]]:
+    """By (kind, key, family)."""
     found: dict[tuple[str, Key, str], list[Occurrence]] = {}
     for verdict in verdicts:
         for where, occurrence in _occurrences(verdict):
             found.setdefault(where, []).append(occurrence)
-    ranked = sorted(found.items(), key=lambda item: KINDS.index(item[0][0]))
-    return [Failure(f"f{place}", *where, tuple(ones)) for place, (where, ones) in enumerate(ranked, 1)]
+    return found
 
 
 def _occurrences(verdict: Verdict) -> Iterator[tuple[tuple[str, Key, str], Occurrence]]:

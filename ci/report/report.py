@@ -41,7 +41,8 @@ class Report:
         if not red:
             return f"Nothing is red in {runs}" + (", but golden/ is damaged" if self.goldens.damaged else "")
         broken = sum(one.kind != "session" for one in self.failures)
-        named = [count(broken, "distinct failure")] if broken else []
+        new = sum(bool(one.new) for one in self.failures if one.kind != "session")
+        named = [count(broken, "distinct failure") + (f" ({new} new)" if new else "")] if broken else []
         named += [f"{self.untested:,} UNTESTED"] if self.untested else []
         return f"{red} of {runs} {'is' if red == 1 else 'are'} red" + (f": {', '.join(named)}" if named else "")
 
@@ -53,10 +54,10 @@ class Report:
         return f"Ran on {', '.join(names)}." if ran else "Nothing ran on a GPU."
 
 
-def make(results: reading.Results, golden: goldens.Goldens) -> Report:
-    """The report of `results`, and of what golden/ tells."""
+def make(results: reading.Results, golden: goldens.Goldens, before: reading.Results | None = None) -> Report:
+    """The report of `results`, and of what golden/ tells; failures that `before` does not have are new."""
     told = tuple(map(verdicts.of, results.runs))
-    found = tuple(failures.collect(told))
+    found = tuple(failures.collect(told, before and map(verdicts.of, before.runs)))
     return Report(
         verdicts=told,
         failures=found,

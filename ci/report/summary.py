@@ -52,7 +52,8 @@ def _failure(failure: Failure) -> str:
     where = ", ".join(places[:5]) + (f" and {len(places) - 5} more" if len(places) > 5 else "")
     told = cut(first.explanation or first.headline, LINES, COLUMNS)
     repro = "".join(f"\n$ {cut(command, 1)}" for command in first.repro)
-    head = f"<summary><b>{inline(failure.title)}</b> {inline(where)}</summary>"
+    new = "NEW " if failure.new else ""
+    head = f"<summary>{new}<b>{inline(failure.title)}</b> {inline(where)}</summary>"
     return f"<details>{head}\n\n{block(told + repro)}\n</details>"
 
 

@@ -1,4 +1,4 @@
-"""The page in a browser: on a desk, on a phone, in the dark and in print. Without a browser this is untested: it fails.
+"""The page in a browser: on a desk, on a phone, in the dark, in print. Without a browser this is untested, and fails.
 
 Screenshots and a print go to --artifacts, to be looked at.
 """
@@ -141,7 +141,7 @@ def test_the_print_has_what_is_folded(browser, night, request):
     printed = context.new_page()
     printed.goto(night.as_uri())
     printed.emulate_media(media="print")
-    assert printed.locator("article details:not(.whole) pre").last.is_visible()
+    assert printed.locator("article > details > .told pre").last.is_visible()
     assert not printed.locator("details.whole").last.is_visible()  # pages of traceback
     assert not printed.locator("nav").is_visible()
     if artifacts := request.config.getoption("artifacts"):

@@ -77,9 +77,10 @@ def recorded() -> goldens.Goldens:
     return goldens.read(GOLDEN)
 
 
-def made(root: Path, *expected: str) -> report.Report:
-    """The report of the folder `root`."""
-    return report.make(reading.read([root], list(expected)), recorded())
+def made(root: Path, *expected: str, before: Path | None = None) -> report.Report:
+    """The report of the folder `root`; with `before`, against that one."""
+    earlier = reading.read([before]) if before else None
+    return report.make(reading.read([root], list(expected)), recorded(), earlier)
 
 
 def shown(root: Path, *expected: str) -> Page:

@@ -21,6 +21,8 @@ def test_page_and_summary_are_written_and_the_headline_is_printed(tmp_path, caps
     assert command.main([*arguments, "--expect", "run,b200-3.8.0", "--expect", "gb10"]) == 0
     assert capsys.readouterr().out.startswith("2 of 3 runs are red\n")
     assert command.main([*arguments, "--expect", "b200-3.8.0", "--check"]) == 1
+    assert command.main([*arguments, "--expect", "b200-3.8.0", "--before", str(runs)]) == 0
+    assert '<span class="verdict bad">new</span>' in out.read_text() and "NEW <b>b200" in summary.read_text()
     assert [path.name for path in tmp_path.rglob("*.tmp")] == []
 
 

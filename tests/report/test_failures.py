@@ -104,6 +104,22 @@ def test_sessions_come_first_and_gates_last(tmp_path):
     assert kinds == sorted(kinds, key=["session", "tests", "golden", "gates"].index) and len(set(kinds)) == 3
 
 
+def test_what_was_not_red_before_is_new_and_comes_first(tmp_path):
+    """A run that is red by itself is known by its name, a test in whatever run."""
+    yesterday, today = tmp_path / "yesterday", tmp_path / "today"
+    old, new = failing(), failing(case="another")
+    fleet.write_session_of(yesterday / "a", [old], H200, exit=1)
+    fleet.write_environment(yesterday / "b", H200)
+    fleet.write_session_of(today / "c", [old, new], exit=1)
+    for name in ("b", "d"):
+        fleet.write_environment(today / name, H200)
+    report = shown.made(today, before=yesterday)
+    told = [(one.title, one.new) for one in report.failures]
+    assert told == [("d", True), ("b", False), (fleet.named("prefill_w4a16", "another"), True), (old.name, False)]
+    assert report.headline == "3 of 3 runs are red: 2 distinct failures (1 new)"
+    assert {one.new for one in shown.made(today).failures} == {None}
+
+
 def test_texts_are_made_fit_to_be_shown():
     assert printable("a\x1b[31mred\x1b[0m#x1B[1mbold\r\n\tb") == "aredbold\n    b"
     assert printable("a\x00b\u202ec\u200bd\ud800e") == "a\ufffdb\ufffdc\ufffdd\ufffde"

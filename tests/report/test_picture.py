@@ -51,7 +51,7 @@ def test_a_cell_at_the_end_is_full_with_fewer_elements():
     assert len(boxes(cells, "s4")) == 2
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (3, 1040), (33, 272), (4096, 6144), (129, 48)])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1040), (33, 272), (1025, 2049), (129, 48)])
 def test_what_the_counts_say_is_on_the_picture_and_inside_it(shape):
     """The boxes cover as much of the grid as cells are wrong, at the places of the elements."""
     wrong = torch.rand(shape, generator=torch.Generator().manual_seed(1)) < 0.3

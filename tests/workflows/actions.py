@@ -37,7 +37,7 @@ class Runner:
         self.env = env
         self.artifacts = folder / "artifacts"
         self.jobs: dict[str, list[Job]] = {}
-        self.summary = folder / "summary.md"
+        self.summary = ""
 
     def run(self) -> dict[str, list[Job]]:
         """Every job by its key, each as often as its matrix says."""
@@ -89,14 +89,16 @@ class Runner:
             return ACTIONS[step["uses"].partition("@")[0]](self, given), {}
         assert "${{" not in step["run"], "a command should have its values from the environment"
         own = {name: self._value(value, known) for name, value in step.get("env", {}).items()}
-        outputs = self.folder / "outputs"
+        outputs, summary = (self.folder / name for name in ("outputs", "step_summary"))  # a step has its own
         outputs.write_text("")
-        files = {"GITHUB_OUTPUT": outputs, "GITHUB_STEP_SUMMARY": self.summary, "GITHUB_PATH": self.folder / "path"}
+        summary.write_text("")
+        files = {"GITHUB_OUTPUT": outputs, "GITHUB_STEP_SUMMARY": summary, "GITHUB_PATH": self.folder / "path"}
         temp = {"RUNNER_TEMP": known["runner"]["temp"]}
         env = self.env | temp | {name: str(value) for name, value in (files | env | own).items()}
         command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
         child = subprocess.run(command, cwd=self.root, env=env, capture_output=True, text=True, timeout=300)
         done.log += f"$ {step['run']}\n{child.stdout}{child.stderr}"
+        self.summary += summary.read_text()
         found = dict(line.split("=", 1) for line in outputs.read_text().splitlines())
         return "failure" if child.returncode else "success", found
 

@@ -10,12 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .night import NODES, case, record
+from .night import GATE, NODES, result_of, write_gates, write_tests
 
 FOLDER = Path(os.environ["REHEARSAL"])
 JOB = Path(os.environ.get("RESULTS", ".")).name
 PLAN = json.loads((FOLDER / "plan.json").read_text())
-MODULES = {"gpus": "gpus", "matrix": "matrix", "night": "night", "issues": "issues", "bisect-request": "bisect_request"}
+MODULES = {name: name for name in ("gpus", "matrix", "night", "report", "issues")} | {
+    "bisect-request": "bisect_request"
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -25,7 +27,7 @@ def main(arguments: list[str]) -> int:
     with (FOLDER / "calls.jsonl").open("a") as file:
         file.write(json.dumps([JOB, session, *rest[1:]]) + "\n")
     if session in MODULES:
-        return module(MODULES[session], *given)
+        return module(session.replace("-", "_"), *given)
     if session == "gpu-tests":
         return module("gpu_tests", *given, "--numprocesses=0", "-p", "no:hypothesispytest")
     return FAKES.get(session, lambda given: 0)(given)
@@ -53,14 +55,13 @@ def golden(given: list[str]) -> int:
 
 def tests(given: list[str]) -> int:
     for path in (one.partition("=")[2] for one in given if one.startswith("--junitxml=")):
-        record(Path(path), *(case(node) for node in NODES))
+        write_tests(Path(path), *map(result_of, NODES))
     return 0
 
 
 def compile_gates(given: list[str]) -> int:
     if "--junit" in given:
-        gate = case("compile-gates.triton-3.8.0.sm_90::gate_up-w4a16_gemm-bf16")
-        record(Path(given[given.index("--junit") + 1]), gate)
+        write_gates(Path(given[given.index("--junit") + 1]), GATE)
     return 0
 
 

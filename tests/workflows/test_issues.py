@@ -170,7 +170,8 @@ def test_what_an_issue_remembers_is_its_last_line_alone(github, run):
 
 def test_a_page_is_shorter_than_github_takes():
     places = [["job" * 20, "which" * 600]] * 20
-    one = failure("what" * 700, text="`" * 3000, repro="x" * 3000, places=places, count=5000)
+    text, repro = ("\n".join(["`" * columns] * lines) for lines, columns in ((41, 230), (6, 430)))  # as night.py cuts
+    one = failure("what" * 700, text=text, repro=repro, places=places, count=5000)
     night = Night("2026-01-30", FIRST, 7, "https://github.com/o/r/actions/runs/7", SECOND)
     page = issues.body(one, issues.now(one["what"], None, night), night)
     assert len(page) < 65536 and "and 4980 more." in page

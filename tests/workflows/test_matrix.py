@@ -156,8 +156,10 @@ def test_the_command_writes_what_a_step_puts_out(tmp_path, capsys):
     file.write_text("before=1\n")
     assert matrix.main(["--tier", "nightly", "--output", str(file)]) == 0
     lines = file.read_text().splitlines()
-    assert lines[0] == "before=1" and len(lines) == 2
-    assert json.loads(lines[1].removeprefix("matrix=")) == json.loads(capsys.readouterr().out)
+    assert lines[0] == "before=1" and len(lines) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert json.loads(lines[1].removeprefix("matrix=")) == found
+    assert lines[2] == "jobs=" + ",".join(job["job"] for job in found["include"])
 
 
 def test_the_command_writes_nothing_of_what_it_refuses(tmp_path, capsys):

@@ -50,7 +50,8 @@ def rehearse(tmp_path, monkeypatch):
     """Runs a workflow of this tree, in a copy of it, on the faked fleet; its jobs, and what it left."""
     tree = copy(tmp_path / "tree")
     shutil.copytree(ROOT / ".github", tree / ".github")
-    shutil.copytree(ROOT / "tests" / "workflows", tree / "tests" / "workflows")
+    for name in ("workflows", "report"):
+        shutil.copytree(ROOT / "tests" / name, tree / "tests" / name)
     (tree / "tests" / "planted").mkdir()
     (tree / "tests" / "planted" / "__init__.py").touch()
     entries = [one | {"labels": [*LABELS, one["architecture"]]} for one in FLEET]
@@ -115,15 +116,18 @@ def test_a_red_night(rehearse):
         (f"NVIDIA L40S (sm_89), {VERSIONS}, no bench yet", [*LABELS, "sm_89"]),
     ]
     failed, changed = json.loads((run.artifacts / "night" / "night.json").read_text())
-    kernel = next(iter(KERNELS))
+    kernel = next(iter(KERNELS))  # that of PAIRS[5]
     left = sorted([changed["what"], failed["what"]])
-    assert left == ["golden: w4a16", f"{TEST} by {kernel}"]
+    assert left == ["golden: w4a16", f"{TEST} {kernel}"]
     log = run.jobs["night"][0].log
     assert all(f"{name}: passed in" in log for name in SEED_TESTS)
-    assert f"FAILED: {TEST} by {kernel}: 1 in l40s-3.8.0" in run.summary.read_text()
+    page = (run.artifacts / "night" / "report.html").read_text()
+    assert all(job in page for job in HOSTS) and kernel in page and "NVIDIA L40S" in page
+    assert "manifest.json" not in page and "status.txt" in page
+    assert f"FAILED: {TEST} {kernel}: 1 in l40s-3.8.0" in run.summary and "runs are red" in run.summary
     assert sorted(issue["title"] for issue in rehearse.github.issues) == [
         "Nightly: golden: w4a16",
-        f"Nightly: {TEST} by {kernel}",
+        f"Nightly: {TEST} {kernel}",
     ]
     assert_layout(run)
 
@@ -143,7 +147,7 @@ def assert_layout(run: Runner) -> None:
         assert {f"{job}/status.txt", *(f"{job}/{gpu}/{name}" for name in session)} <= files
     assert {"h200-3.8.0-1of2/golden.xml", "l40s-3.8.0/golden.xml"} <= files
     assert "h200-3.8.0-2of2/golden.xml" not in files
-    assert {"interpreter/tests.xml", "compile/gates.xml", "compile/gate-tests.xml", "night/night.json"} <= files
+    assert {"interpreter/junit.xml", "compile/gates.xml", "compile/gate-tests.xml", "night/night.json"} <= files
     parts = [json.loads((run.artifacts / f"h200-3.8.0-{n}of2/NVIDIA-H200/manifest.json").read_text()) for n in (1, 2)]
     ran = sorted(pair for part in parts for pair in part["ran"])
     every = [case for kernel in KERNELS.values() if takes(kernel, (9, 0)) for case in ALL if kernel.promise.takes(case)]
@@ -177,7 +181,7 @@ def test_a_runner_with_another_card_tests_nothing(rehearse):
     assert skipped == {"GPU tests", "Golden digests", "Bench"}
     assert run.jobs["night"][0].result == "failure"
     assert [issue["title"] for issue in rehearse.github.issues] == [
-        "Nightly: a job fails without a failed test",
+        "Nightly: NO RESULT",
         "Nightly: a session came to no end",
     ]
 
