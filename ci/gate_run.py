@@ -9,6 +9,7 @@ from math import prod
 from pathlib import Path
 
 from ..kernels.launch import Launch
+from . import gate_folders
 from .gate_compile import FAMILIES, Child
 from .gate_facts import Capability, GateError
 from .gate_work import Gate, Outcome, family_outcomes, where
@@ -32,6 +33,7 @@ def run(gates: Iterable[Gate], settings: Settings, progress: Progress = lambda o
     Of every kernel, one launch is compiled for each architecture of a family first. Where its PTX is the same, and as
     much shared memory is needed, the kernel's other launches get their PTX from the first of them.
     """
+    gate_folders.remove_left_over()
     gates = list(gates)
     pool = _Pool(settings, progress)
     try:
