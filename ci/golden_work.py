@@ -119,7 +119,7 @@ def _run(engine: str, places: list[list[Slot | None]], work: list[Share], turn: 
         _serve_all(state, crew)
     print(
         f"{len(state.outcomes)} outputs in {time.perf_counter() - began:.1f} s, in {len(crew)} processes"
-        + (f" on {len(places)} GPUs" if engine == "gpu" else ""),
+        + (f", on {len(places)} of the host's GPUs" if engine == "gpu" else ""),
         file=sys.stderr,
     )
     return Run(state.found or Engine(engine, "", {}), state.outcomes)

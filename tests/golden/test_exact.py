@@ -33,7 +33,7 @@ def test_every_case_has_an_entry_and_every_entry_a_case():
     assert {exact.key(case, form) for case, form in DUE} == ENTRIES.keys()
 
 
-@pytest.mark.parametrize("engine", ["reference", "interpreter", "sm_90 triton 3.8.0"])
+@pytest.mark.parametrize("engine", ["reference", "interpreter", "sm_90 triton 3.6.0", "sm_90 triton 3.8.0"])
 def test_an_engine_confirmed_what_is_due_on_it(engine):
     """Where one is missing: `golden record --engine E --case ID`; on a GPU host, see golden/README.md."""
     due = {exact.key(case, form) for case, form in golden_due.due(engine.split(" ")[0], ORDERFREE)}

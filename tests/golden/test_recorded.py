@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from nvfp4_suite.cases.layers import LONG
 from nvfp4_suite.ci import golden_due, recorded
 from nvfp4_suite.ci.golden import ROOT
 from nvfp4_suite.ci.outcomes import Outcome, Recording, Refused
@@ -21,7 +22,10 @@ COMMIT = "c" * 40
 
 
 def test_what_is_recorded_is_named():
-    assert [str(path.relative_to(FOLDER)) for path in FILES] == []
+    """So that no file, and with it all of its keys, is lost unseen."""
+    assert {str(path.relative_to(FOLDER)) for path in FILES} >= {
+        f"recorded/sm_90/{one}.json" for one in ("3.6.0", "3.8.0")
+    }
 
 
 def test_each_file_is_as_the_tool_writes_it():
@@ -40,6 +44,23 @@ def test_each_file_has_every_key_that_is_owed_and_no_other():
         speeds = {recorded.key_in(path, name).speed for name in names}
         owed = {name for name in golden_due.known_recorded(path.parent.name) if name.split("/")[2] in speeds}
         assert speeds and names == owed, path
+
+
+def test_the_long_cases_tell_apart_kernels_that_add_in_another_order():
+    """And no others: a digest sees what the families of kernels/variants.py say. Short sums are the same in any order."""
+    of_long = {case.id for case in LONG if case.format == "w4a16"}
+    for path in FILES:
+        found: dict[str, dict[str, str]] = {}
+        for name, entry in recorded.read(path)[0].items():
+            case, kernel, _ = name.split("/")
+            found.setdefault(case, {})[kernel] = entry["digest"]
+        for case in of_long:
+            for family in (("prefill_w4a16", "prefill_w4a16_words", "prefill_w4a16_emulated"), PAIRED):
+                assert len({found[case][kernel] for kernel in family}) == 1, (path, case, family)
+        assert max(len(set(found[case].values())) for case in of_long) == 3, path
+
+
+PAIRED = ("prefill_w4a16_pair", "prefill_w4a16_table")
 
 
 def test_the_schema_is_one():
