@@ -28,7 +28,7 @@ from pathlib import Path
 
 from ..contract.case import Case
 from ..contract.gpus import Gpu
-from . import bisect_changes, bisect_lines, bisect_report, gpus, leases
+from . import bisect_changes, bisect_lines, bisect_report, gates, gpus, leases
 from .bisect_history import Repository
 from .bisect_pack import pack
 from .bisect_run import Bisection, Result, Step
@@ -183,8 +183,6 @@ def _named(id: str) -> Case:
 
 def _launch(options: argparse.Namespace) -> tuple[str, Capability]:
     """The whole id of --launch, which may lack the architecture, and the capability, which Refused is raised for."""
-    from . import gates
-
     known = {arch_name(capability).removeprefix("sm_"): capability for capability in gates.GATED}
     arch = options.arch.removeprefix("sm_")
     if arch not in known:

@@ -124,4 +124,4 @@ class Repository:
         try:
             return subprocess.run(["git", "-C", str(self.root), *arguments], env=env, capture_output=True)
         except FileNotFoundError as error:
-            raise Refused("there is no git here, which has the history; --over needs none") from error
+            raise Refused("there is no git here, which has the history; --packed brings one") from error

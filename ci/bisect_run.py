@@ -36,7 +36,7 @@ class Step:
 
     def __str__(self) -> str:
         place = f"{self.what:18}  {self.point.name:12}  {self.point.subject[:40]:40}"
-        return f"{place}  {self.verdict:4}  {self.found.seconds:5.1f} s  {self.found}"
+        return f"{place}  {self.verdict:5}  {self.found.seconds:5.1f} s  {self.found}"
 
 
 @dataclass

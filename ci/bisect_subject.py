@@ -1,16 +1,17 @@
 """What a bisect follows through a history: a case by a kernel, or the machine code of a launch."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
 from ..contract.case import Case
 from ..contract.gpus import PORTABLE, Gpu
-from . import bundle
+from ..kernels.launch import Launch
+from . import bundle, codegen, gates
 from .bisect_found import DIFFERS, Failure, Found
-from .bisect_step import OUTPUT
+from .bisect_step import OUTPUT, launch_fields
 from .bisect_trial import Answer, Point, Trials
-from .gate_facts import Capability
+from .gate_facts import Capability, Facts
 from .golden_file import Refused
 
 PORTABLE_CAPABILITY = (8, 0)  # the portable plan, which the interpreter runs, is gated whole where e4m3 is emulated
@@ -72,13 +73,16 @@ class CaseSubject:
         return self.trials.ask(point, task, engine=self.engine, **request)
 
 
-@dataclass(frozen=True)
 class LaunchSubject:
-    """The machine code of the launch `id` for `capability`: whether its gate holds, and its digest."""
+    """The machine code of the launch `id` for `capability`: whether its gate holds, and its digest.
 
-    trials: Trials
-    id: str
-    capability: Capability
+    Where the gates do not list it for the kernels of a point, it is compiled as they list it for today's.
+    """
+
+    def __init__(self, trials: Trials, id: str, capability: Capability):
+        self.trials, self.id, self.capability = trials, id, capability
+        listed = {gates.launch_id(*one): one[1] for one in gates.launches(capabilities=(capability,))}
+        self.today = asdict(listed[id]) if id in listed else None
 
     def __str__(self) -> str:
         return f"launch {self.id}"
@@ -89,11 +93,25 @@ class LaunchSubject:
         return f"nox -s compile-gates -- --launch {self.id.partition('-')[2]} --arch {arch}"
 
     def found(self, point: Point) -> Found:
-        answer = self.trials.ask(point, "compile_launch", id=self.id, capability=self.capability)
-        values = answer.values
-        failure = Failure("gate", "", values["gate"]) if "gate" in values else None
-        made = Found(values.get("sass"), failure, None, values.get("facts", ""), answer.seconds)
-        return found_of(answer) or made
+        answer = self.trials.ask(point, "compile_launch", id=self.id, capability=self.capability, launch=self.today)
+        return found_of(answer) or replace(self._judged(answer.values), seconds=answer.seconds)
+
+    def _judged(self, values: dict) -> Found:
+        """What today's gate says of the launch."""
+        launch = Launch(**launch_fields(values["launch"]))
+        if "error" in values:
+            return Found(failure=_red(values["error"], launch))
+        facts, failure = Facts.from_json(values["facts"]), None
+        try:
+            gates.check(facts, launch, self.capability)
+        except gates.GateError as error:
+            failure = _red(str(error), launch)
+        return Found(facts.sass, failure, detail=codegen.described(facts))
+
+
+def _red(text: str, launch: Launch) -> Failure:
+    """A gate's failure, the launch named by its stage, as the rest of its label is no part of what is wrong."""
+    return Failure("gate", "", text.replace(launch.label, launch.stage))
 
 
 def found_of(answer: Answer) -> Found | None:

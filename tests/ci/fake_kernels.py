@@ -43,7 +43,7 @@ BODIES = {
     "right": "return right()",
     "wrong": "return right() + 1",
     "worse": "return right() + 2",
-    "unwritten": "out = torch.empty_like(hidden_states); out[1:] = right()[1:]; return out",
+    "unwritten": "out = right(); del out; out = torch.empty_like(hidden_states); out[1:] = right()[1:]; return out",
     "raises": 'raise ValueError("3 is not 4")',
     "raises elsewhere": "elsewhere()",
     "raises another": 'raise KeyError("3 is not 4")',
@@ -60,13 +60,13 @@ BODIES = {
     "leaves marks": "\n        ".join(
         [
             "cache = os.environ['TRITON_CACHE_DIR']",
-            "assert not os.path.exists(cache) and not hasattr(gpus, 'mark')",
+            "assert not os.path.exists(cache) and not hasattr(gpus, 'mark') and '/today/' in gpus.__file__",
             "os.mkdir(cache); gpus.mark = True",
             "return right()",
         ]
     ),
 }
-PROMISES = {"takes no bf16": 'dtypes=("fp16",)', "rounds as nothing else": 'rounding="new"', "varies": ""}
+PROMISES = {"takes no bf16": 'dtypes=("fp16",)', "rounds as nothing else": 'rounding="new"'}
 AFTER = {
     "needs what is no more": "from ..contract.kernel import Nothing",
     "does not compile": "def broken(:",

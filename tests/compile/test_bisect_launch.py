@@ -1,12 +1,16 @@
 """A bisect of machine code, which needs neither torch nor a GPU: over commits, and over releases of Triton."""
 
+import shutil
+
 import pytest
 
 from nvfp4_suite.ci import bisect, bisect_trial
+from nvfp4_suite.ci.bisect_subject import LaunchSubject
+from nvfp4_suite.ci.bisect_trial import ROOT, Point, Trials
 from nvfp4_suite.kernels.releases import TRITONS
 
 from ..ci import fake_triton, planted_history
-from ..ci.planted_history import BROKEN, REPAIRED, WRONG
+from ..ci.planted_history import BROKEN, REPAIRED, WAITING, WRONG
 
 LAUNCH = "sum_routes-bf16-block512-4w-1s"
 
@@ -32,7 +36,7 @@ def bisected(repository, monkeypatch, capsys):
 
 def test_the_commit_that_changes_the_machine_code_of_a_launch_is_named(repository, bisected):
     """Past commits that do not compile."""
-    code, said, steps = bisected(1, 30)
+    code, said, steps = bisected(5, WAITING - 1)
     assert code == 0, steps
     assert said.startswith(f"FIRST BAD: {repository.commits[WRONG][:7]}")
     assert "  SASS     ptx, sass\n" in said
@@ -45,6 +49,31 @@ def test_the_commit_since_which_a_launch_does_not_compile_is_named(repository, b
     assert code == 0, steps
     assert said.startswith(f"FIRST BAD: {repository.commits[BROKEN][:7]}")
     assert "bad is   sum_routes on sm_90 does not compile, but should: " in said
+
+
+def test_the_commit_since_which_a_gate_is_red_is_named(repository, bisected):
+    """Not the one before it that changes the machine code as well."""
+    code, said, steps = bisected(WRONG - 1, 30, "--runs", "1")
+    assert code == 0, steps
+    assert said.startswith(f"FIRST BAD: {repository.commits[WAITING][:7]}")
+    assert "bad is   sum_routes on sm_90: there are 1 barriers, but should be none\n" in said
+
+
+def test_kernels_that_todays_list_of_launches_cannot_import(tmp_path):
+    """Their launch is today's."""
+
+    def without_plans(tree, folder):
+        kernels = ROOT / "kernels"
+        (folder / "kernels/device").mkdir(parents=True)
+        for name in ("__init__.py", "launch.py", "device/__init__.py", "device/pointwise.py"):
+            shutil.copy(kernels / name, folder / "kernels" / name)
+
+    with Trials(tmp_path, without_plans, 600) as trials:
+        subject = LaunchSubject(trials, f"sm_90-{LAUNCH}", (9, 0))
+        old, today = (subject.found(Point("", "", kernels=tree)) for tree in ("old", None))
+        assert old.digest == today.digest is not None
+        other = LaunchSubject(trials, "sm_90-another", (9, 0)).found(Point("", "", kernels="old"))
+        assert other.unusable == "no gate lists sm_90-another, neither for these kernels nor for today's"
 
 
 def test_a_launch_that_no_gate_lists(bisected, monkeypatch):
