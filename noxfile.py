@@ -126,16 +126,34 @@ def report_tests(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "--engine", "browser", "tests/browser", *session.posargs)
 
 
+@nox.session(default=False)
+def bisect(session: nox.Session) -> None:
+    """Finds the commit, or the Triton release, since which a kernel is wrong. `-- --help` explains."""
+    if any(argument.startswith("--launch") for argument in session.posargs) and session.venv_backend != "none":
+        session.install(*group("compile-gates"))  # machine code needs no torch
+    else:
+        install_tests(session)
+    others = other_tritons(session)
+    if "3.6.0" in others and session.venv_backend != "none":
+        session.install("numpy<2.4")  # beside a later one its interpreter does not run
+    packages = [f"--packages={version}={path}" for version, path in others.items()]
+    session.run(
+        "python", "-m", "nvfp4_suite.ci.bisect", *packages, *session.posargs, env={"PYTHONPATH": children_path()}
+    )
+
+
 def group(name: str) -> list[str]:
     """The requirements of one dependency group of pyproject.toml."""
     return nox.project.dependency_groups(PROJECT, name)
 
 
 def other_tritons(session: nox.Session) -> dict[str, Path]:
-    """By version, where each Triton that `--triton` asks for is, but for the session's own; installs them."""
+    """By version, where each Triton of `--triton` and `--over` is, but for the session's own; installs them."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--triton", default="")
-    asked = parser.parse_known_args(session.posargs)[0].triton.split(",")
+    parser.add_argument("--over", default="")
+    options = parser.parse_known_args(session.posargs)[0]
+    asked = [*options.triton.split(","), *options.over.removeprefix("triton=").split(",")]
     others = [version for version, pins in tritons().items() if pins != group("triton")]
     found = {}
     for version in others:
