@@ -47,7 +47,7 @@ def test_each_file_has_every_key_that_is_owed_and_no_other():
 
 
 def test_the_long_cases_tell_apart_kernels_that_add_in_another_order():
-    """And no others: a digest sees what kernels/variants.py says of families. Short sums are the same in any order."""
+    """And no others, as the families of kernels/variants.py say. Short sums are the same in any order."""
     of_long = {case.id for case in LONG if case.format == "w4a16"}
     for path in FILES:
         found: dict[str, dict[str, str]] = {}
