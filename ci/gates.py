@@ -144,8 +144,13 @@ def _w4a4(gpu: Gpu, triton: str) -> list[Launch]:
 
 
 def _native(gpu: Gpu, triton: str) -> list[LayerPlan]:
+    """All that "auto" chooses on a card with an FP4 instruction.
+
+    A release that does not make it gates a plan of the default's, so that an unexpected pass shows.
+    """
     if not w4a4.is_native(gpu, triton):
-        return []
+        plan = _with_input_scales(gpu, DEFAULT_TRITON, 4096, CHECKPOINTS["GLM-5.2"], "bf16", "silu", False, "w4a4")
+        return [plan] if w4a4.is_native(gpu, DEFAULT_TRITON) else []
     return [
         _with_input_scales(gpu, triton, tokens, shape, dtype, activation, weigh, "w4a4")
         for shape, dtype, weigh in product(CHECKPOINTS.values(), DTYPES, (False, True))

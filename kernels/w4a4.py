@@ -33,10 +33,9 @@ FORMS: dict[str, Form] = {
     SPECIALIZED: Form(native=True, specialized=True),
 }
 
-# The Triton releases that compile tl.dot_scaled on e2m1 with e4m3 scales to the FP4 instruction, per capability: the
-# gates have compiled every native launch with each of them. The others stop with an error: on sm_121, 3.6.0 and 3.7.1
-# take the dot apart, which ends in an assertion or a failed pass of MLIR (triton-lang/triton#7549). None of this was
-# seen on hardware.
+# The Triton releases that compile tl.dot_scaled on e2m1 with e4m3 scales to the FP4 instruction, per capability: every
+# native launch was compiled with each of them. The others stop with an error, because they have no such instruction for
+# the architecture and cannot take the dot apart (triton-lang/triton#7549). None of this was seen on hardware.
 NATIVE_TRITONS: dict[tuple[int, int], tuple[str, ...]] = {
     (10, 0): ("3.6.0", "3.7.1", "3.8.0", "3.9.0"),
     (10, 3): ("3.6.0", "3.7.1", "3.8.0", "3.9.0"),

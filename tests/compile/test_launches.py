@@ -6,13 +6,16 @@ from itertools import product
 import pytest
 
 from nvfp4_suite.ci import gates
-from nvfp4_suite.ci.plans import CARDS
+from nvfp4_suite.ci.gate_known import known_failure
+from nvfp4_suite.ci.gate_work import Outcome
+from nvfp4_suite.ci.plans import CARDS, TOKENS
 from nvfp4_suite.contract.gpus import ARCHITECTURES, CATALOG, PORTABLE, Gpu
 from nvfp4_suite.contract.kernel import ACTIVATIONS, DTYPES
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
 from nvfp4_suite.kernels import w4a4
 from nvfp4_suite.kernels.decode import NARROW, WIDE
 from nvfp4_suite.kernels.plan import plan_layer
+from nvfp4_suite.kernels.releases import TRITONS
 from nvfp4_suite.kernels.tuning import BLOCK_M_STEPS, block_m_steps
 from nvfp4_suite.kernels.variants import DEFAULT, VARIANTS
 
@@ -134,3 +137,19 @@ def test_with_input_scales_nothing_reaches_a_binary_that_is_not_gated(gpu):
 
 def _binary(launch):
     return replace(launch, stage="")
+
+
+@pytest.mark.fault("triton-lang/triton#7549")
+@pytest.mark.parametrize("triton", TRITONS)
+def test_a_release_without_the_native_dot_gates_one_that_must_fail(triton):
+    """triton-lang/triton#7549: both GEMMs, and a line of the table says that they fail: a pass would be red."""
+    for gpu in CARDS:
+        if w4a4.is_native(gpu, gates.DEFAULT_TRITON) and not w4a4.is_native(gpu, triton):
+            native = [gate for gate in gates.launches(triton) if gate[0] == gpu.capability and _is_native(gate[1])]
+            assert {launch.stage for _, launch in native} == {"gate_up", "down"}
+            for gate in native:
+                assert known_failure(Outcome(*gate, None), triton).instruction == f"*{w4a4.FP4_KIND}"
+
+
+def _is_native(launch) -> bool:
+    return w4a4.FP4_KIND in (launch.instruction or "")

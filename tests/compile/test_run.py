@@ -134,7 +134,11 @@ def _children_of(parent: int) -> list[str]:
 FAILING = Outcome(
     (11, 0), LAUNCH, None, "sum_routes on sm_110 does not compile, but should: Value 'sm_110a' is not known"
 )
-TABLE = (Known(("3.6.0",), ((11, 0),), "pointwise.*", "Value 'sm_110", "an old assembler", "https://example.org"),)
+TABLE = (
+    Known(("3.6.0",), ((11, 0),), "*", "no such pass", "a dot", "https://example.org", "*kind::mxf4nvf4"),
+    Known(("3.6.0",), ((11, 0),), "pointwise.*", "Value 'sm_110", "an old assembler", "https://example.org"),
+)
+NATIVE = replace(FAILING, launch=replace(LAUNCH, instruction="tcgen05 kind::mxf4nvf4"))
 
 
 @pytest.mark.parametrize(
@@ -147,6 +151,10 @@ TABLE = (Known(("3.6.0",), ((11, 0),), "pointwise.*", "Value 'sm_110", "an old a
         (FAILING, "", "3.8.0", "passed"),
         (replace(FAILING, capability=(10, 0)), FAILING.error, "3.6.0", "failed"),
         (replace(FAILING, launch=replace(LAUNCH, kernel="gemm.g")), FAILING.error, "3.6.0", "failed"),
+        (NATIVE, "no such pass", "3.6.0", "known"),
+        (NATIVE, FAILING.error, "3.6.0", "failed"),
+        (NATIVE, "", "3.6.0", "unexpected pass"),
+        (FAILING, "no such pass", "3.6.0", "failed"),
     ],
 )
 def test_only_what_the_table_says_is_known_to_fail(outcome, error, triton, expected):
