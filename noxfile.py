@@ -33,7 +33,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """All that needs no compiler and no GPU: kernels run in Triton's interpreter."""
-    rest = install_tests(session)
+    rest = install_tests_with_triton(session)
     in_parallel(session, "--engine", "interpreter", *rest)
 
 
@@ -60,7 +60,7 @@ def gpu_tests(session: nox.Session) -> None:
     `-- --tier smoke|ci|all`, `-- --sanitize`, `-- --triton 3.9.0`, and whatever pytest takes. A host without nox runs
     the command that this session prints.
     """
-    rest = install_tests(session)
+    rest = install_tests_with_triton(session)
     session.run("python", "-m", "nvfp4_suite.ci.gpu_tests", *rest, env={"PYTHONPATH": children_path()})
 
 
@@ -74,7 +74,7 @@ def peers(session: nox.Session) -> None:
 @nox.session(default=False)
 def golden(session: nox.Session) -> None:
     """Verify digests, on every GPU of this host where it has one; or record or explain them: `-- --help` says more."""
-    rest = install_tests(session)
+    rest = install_tests_with_triton(session)
     tool = ("python", "-m", "nvfp4_suite.ci.golden", *(rest or ["verify"]))
     session.run(*tool, env={"PYTHONPATH": children_path()})
 
@@ -126,16 +126,34 @@ def report_tests(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "--engine", "browser", "tests/browser", *session.posargs)
 
 
+@nox.session(default=False)
+def bisect(session: nox.Session) -> None:
+    """Finds the commit, or the Triton release, since which a kernel is wrong. `-- --help` explains."""
+    if any(argument.startswith("--launch") for argument in session.posargs) and session.venv_backend != "none":
+        session.install(*group("compile-gates"))  # machine code needs no torch
+    else:
+        install_tests(session)
+    others = other_tritons(session)
+    if "3.6.0" in others and session.venv_backend != "none":
+        session.install("numpy<2.4")  # beside a later one its interpreter does not run
+    packages = [f"--packages={version}={path}" for version, path in others.items()]
+    session.run(
+        "python", "-m", "nvfp4_suite.ci.bisect", *packages, *session.posargs, env={"PYTHONPATH": children_path()}
+    )
+
+
 def group(name: str) -> list[str]:
     """The requirements of one dependency group of pyproject.toml."""
     return nox.project.dependency_groups(PROJECT, name)
 
 
 def other_tritons(session: nox.Session) -> dict[str, Path]:
-    """By version, where each Triton that `--triton` asks for is, but for the session's own; installs them."""
+    """By version, where each Triton of `--triton` and `--over` is, but for the session's own; installs them."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--triton", default="")
-    asked = parser.parse_known_args(session.posargs)[0].triton.split(",")
+    parser.add_argument("--over", default="")
+    options = parser.parse_known_args(session.posargs)[0]
+    asked = [*options.triton.split(","), *options.over.removeprefix("triton=").split(",")]
     others = [version for version, pins in tritons().items() if pins != group("triton")]
     found = {}
     for version in others:
@@ -146,20 +164,24 @@ def other_tritons(session: nox.Session) -> dict[str, Path]:
     return found
 
 
-def install_tests(session: nox.Session) -> list[str]:
-    """Torch and the test tools, then a Triton over the one that a build of torch may have pinned: ours, or --triton's.
+def install_tests(session: nox.Session) -> None:
+    """Torch and the test tools, then our Triton over the one that a build of torch may have pinned."""
+    if session.venv_backend != "none":
+        session.install(*group("tests"))
+        session.install("--no-deps", *group("triton"))
 
-    Returns the session's other arguments.
-    """
+
+def install_tests_with_triton(session: nox.Session) -> list[str]:
+    """The same, with the Triton of --triton where one is named. Returns the other arguments."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--triton")
     options, rest = parser.parse_known_args(session.posargs)
     known = tritons()
     if options.triton and (options.triton not in known or session.venv_backend == "none"):
         session.error(f"--triton is {options.triton}, but should be of {', '.join(known)}, and needs an environment")
-    if session.venv_backend != "none":
-        session.install(*group("tests"))
-        session.install("--no-deps", *(known[options.triton] if options.triton else group("triton")))
+    install_tests(session)
+    if options.triton:
+        session.install("--no-deps", *known[options.triton])
     return rest
 
 

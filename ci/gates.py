@@ -78,7 +78,9 @@ LINEAR_RAGGED: tuple[tuple[int, str], ...] = ((1, "bf16"), (16, "bf16"), (64, "f
 
 
 @cache
-def launches(triton: str = DEFAULT_TRITON) -> tuple[tuple[Capability, Launch], ...]:
+def launches(
+    triton: str = DEFAULT_TRITON, capabilities: tuple[Capability, ...] = GATED
+) -> tuple[tuple[Capability, Launch], ...]:
     """Every (capability, launch) to gate, each binary once: two stages that run the same binary are one launch.
 
     An architecture gets all that the plans of its cards choose for every published shape and number of tokens, crossed
@@ -88,7 +90,7 @@ def launches(triton: str = DEFAULT_TRITON) -> tuple[tuple[Capability, Launch], .
     architecture without e4m3 gates that plan whole.
     """
     found: dict[tuple[Capability, Launch], tuple[Capability, Launch]] = {}
-    for capability in GATED:
+    for capability in capabilities:
         # A release that cannot plan for it gates what the default does, so that an unexpected pass shows.
         by = DEFAULT_TRITON if triton in NO_ASSEMBLER.get(capability, ()) else triton
         gpus = [gpu for gpu in CARDS if gpu.capability == capability]
