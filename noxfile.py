@@ -33,7 +33,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """All that needs no compiler and no GPU: kernels run in Triton's interpreter."""
-    rest = install_tests(session)
+    rest = install_tests_with_triton(session)
     in_parallel(session, "--engine", "interpreter", *rest)
 
 
@@ -60,7 +60,7 @@ def gpu_tests(session: nox.Session) -> None:
     `-- --tier smoke|ci|all`, `-- --sanitize`, `-- --triton 3.9.0`, and whatever pytest takes. A host without nox runs
     the command that this session prints.
     """
-    rest = install_tests(session)
+    rest = install_tests_with_triton(session)
     session.run("python", "-m", "nvfp4_suite.ci.gpu_tests", *rest, env={"PYTHONPATH": children_path()})
 
 
@@ -74,7 +74,7 @@ def peers(session: nox.Session) -> None:
 @nox.session(default=False)
 def golden(session: nox.Session) -> None:
     """Verify digests, on every GPU of this host where it has one; or record or explain them: `-- --help` says more."""
-    rest = install_tests(session)
+    rest = install_tests_with_triton(session)
     tool = ("python", "-m", "nvfp4_suite.ci.golden", *(rest or ["verify"]))
     session.run(*tool, env={"PYTHONPATH": children_path()})
 
@@ -164,20 +164,24 @@ def other_tritons(session: nox.Session) -> dict[str, Path]:
     return found
 
 
-def install_tests(session: nox.Session) -> list[str]:
-    """Torch and the test tools, then a Triton over the one that a build of torch may have pinned: ours, or --triton's.
+def install_tests(session: nox.Session) -> None:
+    """Torch and the test tools, then our Triton over the one that a build of torch may have pinned."""
+    if session.venv_backend != "none":
+        session.install(*group("tests"))
+        session.install("--no-deps", *group("triton"))
 
-    Returns the session's other arguments.
-    """
+
+def install_tests_with_triton(session: nox.Session) -> list[str]:
+    """The same, with the Triton of --triton where one is named. Returns the other arguments."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--triton")
     options, rest = parser.parse_known_args(session.posargs)
     known = tritons()
     if options.triton and (options.triton not in known or session.venv_backend == "none"):
         session.error(f"--triton is {options.triton}, but should be of {', '.join(known)}, and needs an environment")
-    if session.venv_backend != "none":
-        session.install(*group("tests"))
-        session.install("--no-deps", *(known[options.triton] if options.triton else group("triton")))
+    install_tests(session)
+    if options.triton:
+        session.install("--no-deps", *known[options.triton])
     return rest
 
 

@@ -42,8 +42,8 @@ def red(runs: list[reading.Run]) -> Iterator[Failure]:
 def _what(failure: reported.Failure) -> str:
     """Such as "tests/moe/test_random.py::test_x kernel", "gates: gemm.w4a16_gemm", "golden: w4a16"."""
     group, name = failure.key
-    if failure.kind == "golden":
-        return cut(f"golden: {name.rpartition('/')[2]}", 1)
+    if failure.kind == "golden":  # the name is CASE/ROUNDING or CASE/KERNEL/SPEED
+        return cut(f"golden: {name.partition('/')[2].partition('/')[0]}", 1)
     start = f"{group.replace('.', '/')}.py::" if failure.kind == "tests" else f"{failure.kind}: "
     return cut(start + failure.family.strip(), 1)
 

@@ -8,7 +8,7 @@ import pytest
 from nvfp4_suite.ci import gates
 from nvfp4_suite.ci.gate_known import known_failure
 from nvfp4_suite.ci.gate_work import Outcome
-from nvfp4_suite.ci.plans import CARDS, TOKENS
+from nvfp4_suite.ci.plans import CARDS
 from nvfp4_suite.contract.gpus import ARCHITECTURES, CATALOG, PORTABLE, Gpu
 from nvfp4_suite.contract.kernel import ACTIVATIONS, DTYPES
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape

@@ -51,6 +51,7 @@ def shards(tmp_path):
     return run
 
 
+@pytest.mark.long
 def test_a_shard_owes_its_part_and_all_of_them_owe_all(shards):
     """Through xdist, whose workers alone collect tests, on hosts of unequal size, with tests that look the same."""
     (shards.folder / "test_a.py").write_text(_SAME)

@@ -6,18 +6,14 @@ is a line of calls.jsonl.
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
-
-from .night import GATE, NODES, result_of, write_gates, write_tests
+from typing import NoReturn
 
 FOLDER = Path(os.environ["REHEARSAL"])
 JOB = Path(os.environ.get("RESULTS", ".")).name
 PLAN = json.loads((FOLDER / "plan.json").read_text())
-MODULES = {name: name for name in ("gpus", "matrix", "night", "report", "issues")} | {
-    "bisect-request": "bisect_request"
-}
+MODULES = ("gpus", "matrix", "night", "report", "issues", "bisect-request")  # that run as they are
 
 
 def main(arguments: list[str]) -> int:
@@ -27,17 +23,17 @@ def main(arguments: list[str]) -> int:
     with (FOLDER / "calls.jsonl").open("a") as file:
         file.write(json.dumps([JOB, session, *rest[1:]]) + "\n")
     if session in MODULES:
-        return module(session.replace("-", "_"), *given)
+        module(session.replace("-", "_"), *given)
     if session == "gpu-tests":
-        return module("gpu_tests", *given, "--numprocesses=0", "-p", "no:hypothesispytest")
+        module("gpu_tests", *given, "--numprocesses=0", "-p", "no:hypothesispytest")
     return FAKES.get(session, lambda given: 0)(given)
 
 
-def module(name: str, *arguments: str) -> int:
-    """One of our commands, in this tree, on the host of this job."""
+def module(name: str, *arguments: str) -> NoReturn:
+    """Becomes one of our commands, in this tree, on the host of this job."""
     host = {"FAKE_HOST": PLAN["hosts"][JOB]} if JOB in PLAN["hosts"] else {}
     command = [sys.executable, "-m", f"nvfp4_suite.ci.{name}", *arguments]
-    return subprocess.run(command, env=os.environ | host).returncode
+    os.execve(sys.executable, command, os.environ | host)
 
 
 def golden(given: list[str]) -> int:
@@ -46,20 +42,23 @@ def golden(given: list[str]) -> int:
     from nvfp4_suite.ci.outcomes import Finding
     from nvfp4_suite.ci.recording import Engine
 
-    keys = PLAN["changed"].get(JOB, [])
-    engine = Engine("sm_90", "cuda:0", {"triton": "3.8.0"})
-    findings = [Finding("CHANGED", key, ("recorded 11", "found    22")) for key in keys]
-    golden_junit.write(Path(given[given.index("--junit") + 1]), engine, ["case/w4a16", *keys], findings, "gpu")
+    findings = [Finding("CHANGED", key, ("recorded 11", "found    22")) for key in PLAN["changed"].get(JOB, [])]
+    path = Path(given[given.index("--junit") + 1])
+    golden_junit.write(path, Engine("sm_90", "cuda", {"triton": "3.8.0"}), ["case/w4a16"], findings, "gpu")
     return 1 if findings else 0
 
 
 def tests(given: list[str]) -> int:
+    from .night import NODES, result_of, write_tests
+
     for path in (one.partition("=")[2] for one in given if one.startswith("--junitxml=")):
         write_tests(Path(path), *map(result_of, NODES))
     return 0
 
 
 def compile_gates(given: list[str]) -> int:
+    from .night import GATE, write_gates
+
     if "--junit" in given:
         write_gates(Path(given[given.index("--junit") + 1]), GATE)
     return 0

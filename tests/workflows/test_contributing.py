@@ -48,6 +48,7 @@ def test_a_runner_is_one_entry(tree):
     assert len(jobs) == 1 + len(matrix.matrix("nightly", runners.read(), matrix.tree_at(tree))["include"])
 
 
+@pytest.mark.long
 def test_a_case_is_a_line_and_a_kernel_an_entry(tree):
     """The case runs by our kernels and by theirs, which only has to be a right one."""
     table, line = example("A case").splitlines(keepends=True)

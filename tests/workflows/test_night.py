@@ -71,8 +71,10 @@ def test_gates_of_one_kernel_are_one_and_repeat_themselves(results):
 def test_digests_that_changed(results):
     one = Result("case-1/w4a16", group="golden.sm_89", failure="CHANGED: found 22", text="verify --case case-1")
     two = Result("case-2/w4a16", group="golden.sm_89", failure="CHANGED: found 33", text="verify --case case-2")
-    write_junit(results / "l40s-3.8.0" / "golden.xml", [one, two], "golden", engine="sm_89")
-    (changed,) = told(results).values()
+    real = Result("case-3/kernel-a/l40s", group="golden.sm_89", failure="CHANGED: found 44")
+    write_junit(results / "l40s-3.8.0" / "golden.xml", [one, two, real], "golden", engine="sm_89")
+    changed, other = told(results).values()
+    assert other["what"] == "golden: kernel-a" and other["count"] == 1
     assert changed["what"] == "golden: w4a16" and changed["count"] == 2
     assert changed["text"] == "CHANGED: found 22" and changed["repro"] == "verify --case case-1"
 

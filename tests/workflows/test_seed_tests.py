@@ -10,6 +10,7 @@ PARTS = {part for parts in SEED_TESTS.values() for part in parts}
 COMPILED = {part for part in PARTS if part.startswith("tests/compile/")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("engine", "parts"), [("interpreter", PARTS - COMPILED - {COMPILE_GATES}), ("compile", COMPILED)]
 )
