@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from ...contract.gpus import ARCHITECTURES
 from . import labels
-from .evidence import _number, _numbers
 from .junit import Result
 from .subjects import CAPABILITIES
 from .verdicts import Verdict
@@ -35,7 +34,7 @@ def lines(verdicts: list[Verdict]) -> list[Line]:
         if verdict.run.kind == "gates":
             for result in verdict.run.suite.results:
                 found[labels.gate_of(result.group)].append(result)
-    ordered = sorted(found, key=lambda place: (_number(place[0]), _numbers(place[1])))
+    ordered = sorted(found, key=lambda place: tuple(map(labels.by_numbers, place)))
     return [_line(*place, found[place]) for place in ordered]
 
 

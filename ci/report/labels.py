@@ -1,5 +1,6 @@
 """What a run was on, and with which versions, in words. Pure."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -21,6 +22,11 @@ def gate_of(group: str) -> tuple[str, str]:
     """("sm_90", "3.8.0") of "compile-gates.triton-3.8.0.sm_90"; empty texts for another group."""
     release, _, arch = group.partition(".triton-")[2].rpartition(".")
     return arch, release
+
+
+def by_numbers(name: str) -> tuple[list[int], str]:
+    """The order of architectures, and of releases: sm_90 before sm_100, 3.9.0 before 3.10.0."""
+    return [int(number) for number in re.findall(r"\d+", name)], name
 
 
 def on(run: Run) -> str:

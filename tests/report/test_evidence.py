@@ -81,6 +81,12 @@ def test_what_a_session_owed_is_untested_although_others_passed(tmp_path):
     assert (cell.state, cell.anchor) == ("untested", "f1")
 
 
+@pytest.mark.parametrize(("whole", "state"), [(True, "untested"), (False, "ran in part")])
+def test_a_skip_is_owed_unless_the_tests_were_chosen_by_hand(tmp_path, whole, state):
+    fleet.write_session_of(tmp_path / "run", [*passed(), Result("test_x", KERNEL, skip="no tool")], H200, whole=whole)
+    assert states(tmp_path) == {PLACE: state}
+
+
 def test_a_crash_counts_for_the_kernel_that_its_test_is_named_for(tmp_path):
     crash = Result(fleet.named("prefill_w4a16_pair"), None, "worker 'gw1' crashed")
     fleet.write_session_of(tmp_path / "run", [crash], H200)
