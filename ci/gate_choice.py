@@ -61,6 +61,5 @@ def _shown(launch: Launch) -> set[tuple]:
     """What a launch shows of its kernel: its options and types with its matrix instruction, and its tile."""
     kind = (launch.instruction or "").partition(" ")[0]
     options = {pair for pair in launch.constexprs if not is_size(pair[1])}
-    return {(launch.kernel, kind, *pair) for pair in {*launch.arguments, *options}} | {
-        (launch.kernel, tile_name(launch))
-    }
+    shown = {(launch.kernel, kind, *pair) for pair in {*launch.arguments, *options}}
+    return shown | {(launch.kernel, tile_name(launch))}
