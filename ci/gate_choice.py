@@ -8,7 +8,6 @@ from ..contract.gpus import Gpu
 from ..contract.shapes import CHECKPOINTS, LayerShape
 from ..kernels.launch import Launch
 from ..kernels.plan import LayerPlan, plan_layer
-from .gate_facts import Capability
 from .gate_work import Gate, length
 from .gates import DEFAULT_TRITON, is_size, launches, planning_triton, tile_name
 from .plans import CARDS, TOKENS
@@ -18,17 +17,17 @@ def chosen(triton: str = DEFAULT_TRITON) -> tuple[Gate, ...]:
     """The part of `launches` that a run compiles unless it is asked for all, in the same order.
 
     Whole are the plans of golden/plans.json: what "auto" chooses in bf16 without weight_on_input, with and without
-    input scales. Of the rest each architecture gets, of every kernel, the largest tile with each kind of K, which is
-    the first to spill, and what shows a value of an option, a dtype or a type of scales that nothing else shows there;
-    every other tile is compiled for one architecture at least.
+    input scales. Of the rest each architecture gets the largest tile of every kernel, the first to spill, with each
+    kind of K and type of scales. Each option and dtype of a kernel is compiled with each matrix instruction that it
+    comes to, and each tile is compiled, for one architecture at least.
     """
     gates = launches(triton)
     taken = {*_planned(gates, triton), *_largest(gates)}
-    shown = {each for gate in taken for each in _shown(*gate)}
+    shown = {each for _, launch in taken for each in _shown(launch)}
     for gate in sorted(gates, key=lambda gate: length(gate[1])):
-        if not _shown(*gate) <= shown:
+        if not _shown(gate[1]) <= shown:
             taken.add(gate)
-            shown |= _shown(*gate)
+            shown |= _shown(gate[1])
     return tuple(gate for gate in gates if gate in taken)
 
 
@@ -49,21 +48,18 @@ def _plan(gpu: Gpu, shape: LayerShape, tokens: int, input_scales: bool, triton: 
 
 
 def _largest(gates: Iterable[Gate]) -> list[Gate]:
-    """Of each architecture, kernel and kind of K, one with the largest tile."""
+    """Of each architecture and kernel, one with the largest tile, for each kind of K and type of scales."""
     found: dict[tuple, Gate] = {}
-    for gate in gates:
-        place = (gate[0], gate[1].kernel, *_kind_of_k(gate[1]))
-        found[place] = max(found.get(place, gate), gate, key=lambda each: length(each[1]))
+    for capability, launch in gates:
+        place = (capability, launch.kernel, dict(launch.constexprs).get("K_UNIT"), dict(launch.arguments).get("scale"))
+        if place not in found or length(launch) > length(found[place][1]):
+            found[place] = capability, launch
     return list(found.values())
 
 
-def _shown(capability: Capability, launch: Launch) -> set[tuple]:
-    """What a launch shows of its kernel: of its tile anywhere, of all else on `capability`."""
+def _shown(launch: Launch) -> set[tuple]:
+    """What a launch shows of its kernel: its options and types with its matrix instruction, and its tile."""
+    kind = (launch.instruction or "").partition(" ")[0]
     options = {pair for pair in launch.constexprs if not is_size(pair[1])}
-    here = {(capability, launch.kernel, *each) for each in {*launch.arguments, *options, *_kind_of_k(launch)}}
-    return here | {(launch.kernel, tile_name(launch))}
-
-
-def _kind_of_k(launch: Launch) -> tuple[tuple[str, object], ...]:
-    """What K is a multiple of, where the kernel has one."""
-    return tuple((name, value) for name, value in launch.constexprs if name == "K_UNIT")
+    shown = {(launch.kernel, kind, *pair) for pair in {*launch.arguments, *options}}
+    return shown | {(launch.kernel, tile_name(launch))}

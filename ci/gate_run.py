@@ -72,12 +72,12 @@ def _groups(gates: list[Gate]) -> list[Group]:
 
 
 def _split(groups: list[Group]) -> tuple[list[Group], list[Group]]:
-    """(of each family, kernel and instruction, the shortest that most of its architectures have; all other groups)."""
+    """(of each family, kernel and instruction, the longest that most of its architectures have; all other groups)."""
     proofs: dict[tuple, Group] = {}
     for group in groups:
         capability, launch = group[0]
         key = (next(family for family in FAMILIES if capability in family), launch.kernel, launch.instruction)
-        if len(group) > 1 and len(group) >= len(proofs.get(key, ())):
+        if len(group) > len(proofs.get(key, group[:1])):
             proofs[key] = group
     chosen = list(proofs.values())
     return chosen, [group for group in groups if group not in chosen]

@@ -189,7 +189,8 @@ def _linear(gpu: Gpu) -> list[Launch]:
 
 def _distinct(plans: Iterable[LayerPlan | LinearPlan]) -> list[Launch]:
     """The launches of all `plans`, in the order of their first appearance."""
-    return list(dict.fromkeys(launch for plan in plans for launch in plan.launches))
+    objects = {id(launch): launch for plan in plans for launch in plan.launches}  # plans share many
+    return list(dict.fromkeys(objects.values()))
 
 
 def launch_id(capability: Capability, launch: Launch) -> str:

@@ -10,6 +10,7 @@ import pytest
 from nvfp4_suite.ci import gates
 from nvfp4_suite.ci.gate_choice import chosen
 from nvfp4_suite.ci.plans import CARDS, TOKENS
+from nvfp4_suite.contract.gpus import ARCHITECTURES
 from nvfp4_suite.contract.shapes import CHECKPOINTS
 from nvfp4_suite.kernels.plan import plan_layer
 from nvfp4_suite.kernels.releases import NO_ASSEMBLER
@@ -52,31 +53,39 @@ def test_all_that_is_taken_is_listed_in_the_same_order(triton):
 
 
 @every_architecture
-def test_every_kernel_shows_each_option_type_and_kind_of_k_on_each_architecture(capability):
-    """Options are what is no size; K_UNIT is 16 for a ragged K."""
-    all_of_it = of(gates.launches(), capability)
-    assert values(of(taken(), capability)) == values(all_of_it)
-    assert {("gemm.w4a16_gemm", "K_UNIT", unit) for unit in (16, 32)} <= values(all_of_it)
-
-
-def values(launches) -> set[tuple]:
-    every = {(launch.kernel, *pair) for launch in launches for pair in (*launch.arguments, *launch.constexprs)}
-    return {value for value in every if not gates.is_size(value[2]) or value[1] == "K_UNIT"}
-
-
-@every_architecture
-def test_every_kernel_shows_its_largest_tile_with_each_kind_of_k_on_each_architecture(capability):
-    assert sizes(of(taken(), capability)) == sizes(of(gates.launches(), capability))
+def test_each_architecture_shows_the_largest_tile_of_every_kernel_with_each_kind_of_k_and_type_of_scales(capability):
+    """K_UNIT is 16 for a ragged K; e4m3 is emulated on bytes."""
+    all_of_it = sizes(of(gates.launches(), capability))
+    assert sizes(of(taken(), capability)) == all_of_it
+    scales = {"*u8", "*fp8e4nv"} if ARCHITECTURES[capability].native_e4m3 else {"*u8"}
+    assert {place[1:] for place in all_of_it if place[0] == "gemv.w4a16_gemv"} == set(product((16, 32), scales))
 
 
 def sizes(launches) -> dict[tuple, int]:
-    """The largest product of sizes, by kernel and kind of K."""
+    """The largest product of sizes, by kernel, kind of K and type of scales."""
     found: dict[tuple, int] = {}
     for launch in launches:
-        place = launch.kernel, dict(launch.constexprs).get("K_UNIT")
+        place = launch.kernel, dict(launch.constexprs).get("K_UNIT"), dict(launch.arguments).get("scale")
         size = prod(value for _, value in launch.constexprs if gates.is_size(value) and value)
         found[place] = max(found.get(place, 0), size)
     return found
+
+
+@releases
+@pytest.mark.parametrize("kind", ["mma.sync", "wgmma", "tcgen05", None])
+def test_every_kernel_shows_each_option_and_type_with_each_instruction(kind, triton):
+    """Options are what is no size."""
+    values = [
+        {
+            (launch.kernel, *pair)
+            for _, launch in some
+            if (launch.instruction and launch.instruction.split(" ")[0]) == kind
+            for pair in (*launch.arguments, *launch.constexprs)
+            if not gates.is_size(pair[1])
+        }
+        for some in (taken(triton), gates.launches(triton))
+    ]
+    assert values[0] == values[1] and values[0]
 
 
 @releases
