@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 
 import pytest
 
@@ -26,9 +27,16 @@ def launch_of(stage: str, block_m: int, kernel: str = SPECIALIZED, **options) ->
     return plan_layer(CARD, shape, TOKENS[block_m], input_scales=True, kernel=kernel, **options).launch(stage)
 
 
+@lru_cache
+def texts_of(launch: Launch) -> dict[str, str]:
+    """What the compiler makes of `launch` on the way: its own IR, "ttgir", and "ptx"."""
+    found = compiled(launch, (12, 0)).asm
+    return {stage: found[stage] for stage in ("ttgir", "ptx")}
+
+
 def scale_layouts(launch: Launch) -> list[dict[str, str]]:
     """How the compiled dots of `launch` have the scales of their first and second operand."""
-    text = compiled(launch, (12, 0)).asm["ttgir"]
+    text = texts_of(launch)["ttgir"]
     layouts = dict(re.findall(r"^(#linear\d*) = #ttg.linear<\{(.*)\}>$", text, re.MULTILINE))
     dots = re.findall(r"tt\.dot_scaled .* : .*f8E4M3FN, (#\w+)> \* .*f8E4M3FN, (#\w+)>", text)
     assert dots
@@ -54,7 +62,7 @@ def test_both_gemms_multiply_the_same_tile(block_m):
 @pytest.mark.parametrize("block_m", TOKENS)
 def test_everything_is_loaded_in_pieces_of_16_and_4_bytes_behind_a_barrier(block_m, stage):
     """Which needs that the compiler knows what K is a multiple of: else it would not compile, or load single bytes."""
-    ptx = compiled(launch_of(stage, block_m), (12, 0)).asm["ptx"]
+    ptx = texts_of(launch_of(stage, block_m))["ptx"]
     assert set(re.findall(r"cp\.async\.c\w\.shared\.global .*, (0x\w+),", ptx)) == {"0x10", "0x4"}
     assert ptx.count("cp.async.mbarrier.arrive.noinc") == 1
     assert len(re.findall("bar.sync .*\n(?:.*\n){0,5}.*mbarrier.arrive.shared", ptx)) == 3  # of a stage, of sums: twice
@@ -64,7 +72,7 @@ def test_everything_is_loaded_in_pieces_of_16_and_4_bytes_behind_a_barrier(block
 def test_what_follows_the_sums_is_the_plain_forms_arithmetic(activation):
     """The same instructions on floats, one or two at a time: nothing is fused, nothing passes through 16 bits."""
     launches = (launch_of("gate_up", 32, kernel, activation=activation) for kernel in (SPECIALIZED, NATIVE))
-    found, plain = (set(FLOAT_INSTRUCTION.findall(compiled(one, (12, 0)).asm["ptx"])) for one in launches)
+    found, plain = (set(FLOAT_INSTRUCTION.findall(texts_of(one)["ptx"])) for one in launches)
     assert {"div.rn.f32", "mul.rn.f32"} <= found == plain
 
 

@@ -2,8 +2,7 @@
 
 Each group is a thread, of which one runs at a time. It hands over at every barrier, to the first in `order` that need
 not wait. Asynchronous copies are done at once, or, if `late`, when every group waits; until then what they fill is
-poison. So one that reads too early, or writes too early, reads or spoils something wrong, and one that waits for ever
-is told.
+poison. So who reads or writes too early gets or leaves something wrong, and who waits for ever is told.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ class Deadlock(AssertionError):
 
 
 class Groups:
-    """Runs functions, the groups, in turns. `late`: copies are done as late as they can be."""
+    """Runs functions, the groups, in turns. `late`: those who append to `copies` leave it to `run` to do them."""
 
     def __init__(self, order: Sequence[int], late: bool):
         self.order, self.late = order, late
@@ -32,7 +31,10 @@ class Groups:
         self._turn, self._error = None, None
 
     def run(self, groups: Sequence[Callable[[], None]]) -> None:
-        """Returns when all have ended. Raises what one of them raised, Deadlock where they wait for each other."""
+        """Returns when all have ended.
+
+        Raises what one of them raised, Deadlock where they wait for each other, AssertionError where copies are left.
+        """
         self._ready = dict.fromkeys(range(len(groups)), lambda: True)
         threads = [Thread(target=self._group, args=(name, group)) for name, group in enumerate(groups)]
         self._turn = self._next()
@@ -42,6 +44,7 @@ class Groups:
             thread.join()
         if self._error:
             raise self._error
+        assert not self.copies, f"{len(self.copies)} copies were begun that nobody waited for"
 
     def wait(self, ready: Callable[[], bool] = lambda: True) -> None:
         """Called by the group that runs: hands over, and returns when it has its turn again and `ready()`."""

@@ -48,7 +48,7 @@ class Language:
 
 
 class Copies:
-    """Asynchronous copies of a thread group, and the barrier that is told when they are done."""
+    """Asynchronous copies, of the one group that makes any, and the barrier that is told when they are done."""
 
     def __init__(self, groups: Groups):
         self.groups, self.begun = groups, []

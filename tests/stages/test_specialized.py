@@ -33,6 +33,7 @@ from .test_w4a4 import together
 KNOWN = triton.__version__.split("+")[0] in SPECIALIZED_TRITONS[12, 0]
 A100 = Gpu("NVIDIA A100-SXM4-80GB", (8, 0))
 CARD = Gpu("NVIDIA GeForce RTX 5090", (12, 0)) if KNOWN else A100
+KERNELS = (SPECIALIZED_GATE_UP, SPECIALIZED_DOWN)
 
 # K of half a step, of whole steps and of more than the ring has; N that is no multiple of a tile; every block.
 GEMMS = [
@@ -74,14 +75,20 @@ RUNS = ON_CPU if INTERPRETED else [Run(programs) for programs in (1, 2, 5, 1000)
 @pytest.fixture(autouse=True, params=RUNS, ids=lambda run: "-".join(map(str, [run.programs, *run.order])))
 def run(request, monkeypatch) -> None:
     """Sets the number of programs, and what stands for the FP4 instruction, or for Gluon, where a session lacks it."""
+
+    def counted(one: launch.Launch, grid: tuple[int, ...], **arguments):
+        assert grid[0] <= request.param.programs or one.kernel not in KERNELS
+        return start(one, grid, **arguments)
+
+    start = w4a4_layer.start
+    monkeypatch.setattr(w4a4_layer, "start", counted)
     monkeypatch.setattr(w4a4_layer, "resident_programs", lambda *_: request.param.programs)
     if INTERPRETED:
         from .gluon_on_cpu import Kernel
 
         def on_cpu(one: launch.Launch):
             found = function(one)
-            specialized = one.kernel in (SPECIALIZED_GATE_UP, SPECIALIZED_DOWN)
-            return Kernel(found, request.param.order, request.param.late) if specialized else found
+            return Kernel(found, request.param.order, request.param.late) if one.kernel in KERNELS else found
 
         function = launch.device_function
         monkeypatch.setattr(launch, "device_function", on_cpu)
@@ -95,9 +102,9 @@ def run(request, monkeypatch) -> None:
 
 def planned(shape: LayerShape, tokens: int, gpu: Gpu = CARD, kernel: str = SPECIALIZED, **options) -> LayerPlan:
     plan = plan_layer(gpu, shape, tokens, kernel=kernel, input_scales=True, **options)
-    found = {plan.launch(stage).kernel for stage in ("gate_up", "down")} & {SPECIALIZED_GATE_UP, SPECIALIZED_DOWN}
-    specialized = {(SPECIALIZED_GATE_UP, shape.hidden), (SPECIALIZED_DOWN, shape.intermediate)}
-    assert found == {name for name, k in specialized if kernel == SPECIALIZED and KNOWN and k % 64 == 0}
+    found = {plan.launch(stage).kernel for stage in ("gate_up", "down")} & set(KERNELS)
+    ks = zip(KERNELS, (shape.hidden, shape.intermediate), strict=True)
+    assert found == {name for name, k in ks if kernel == SPECIALIZED and KNOWN and k % 64 == 0}
     return plan
 
 
