@@ -1,4 +1,4 @@
-"""The report's matrix takes a kernel for compiled where the gates have every form that it launches: do they list them?"""
+"""The report takes a kernel for compiled where the gates have every form that it launches. Do they list them all?"""
 
 import pytest
 
