@@ -10,7 +10,7 @@ from .gate_compile import arch_name
 from .gate_facts import Capability
 from .gate_known import known_failure
 from .gate_work import Outcome
-from .gates import launch_id
+from .gates import launch_id, launches
 
 RED = ("failed", "unexpected pass", "changed")
 MARKDOWN_FAILURES = 50  # GitHub cuts a summary off that is over 1 MiB
@@ -98,7 +98,7 @@ def _totals(judged: list[Judged], seconds: dict[str, float]) -> list[str]:
         reused = sum(each.outcome.reused for each in here)
         shared = sum(bool(each.outcome.facts and each.outcome.facts.head) for each in here)
         how = f"{reused} known from before, {shared} with the PTX of another architecture of their family"
-        lines.append(f"Triton {triton}: {len(here)} launches in {elapsed:.0f} s ({how})")
+        lines.append(f"Triton {triton}: {len(here)} of {len(launches(triton)):,} launches in {elapsed:.0f} s ({how})")
     red = sum(each.verdict in RED for each in judged)
     return [*lines, f"{red} of {len(judged)} gates are red" if red else f"all {len(judged)} gates hold"]
 

@@ -1,22 +1,23 @@
-"""What a verification of golden/exact.json found, as JUnit: one test case a key."""
+"""What a verification of golden/ found, as JUnit: one test case a key."""
 
 import xml.etree.ElementTree as xml
+from collections.abc import Iterable
 from pathlib import Path
 
-from . import exact, files
-from .exact import Finding
-from .recording import Run
+from . import files
+from .outcomes import TOOL, Finding
+from .recording import Engine
 
 
-def write(path: Path, run: Run, findings: list[Finding], option: str) -> None:
-    """Every key that `run` has an outcome for, and those of `findings`; `option` is the engine as --engine takes it."""
+def write(path: Path, engine: Engine, keys: Iterable[str], findings: list[Finding], option: str) -> None:
+    """All `keys` that were verified, and those of `findings`; `option` is the engine as --engine takes it."""
     found = {finding.key: finding for finding in findings}
     suite = xml.Element("testsuite", name="golden", failures=str(len(found)))
     properties = xml.SubElement(suite, "properties")
-    for name, value in {"engine": run.engine, **run.provenance}.items():
+    for name, value in {"engine": engine.name, **engine.facts}.items():
         xml.SubElement(properties, "property", name=name, value=value)
-    for key in sorted(run.outcomes.keys() | found):
-        case = xml.SubElement(suite, "testcase", classname=f"golden.{run.engine}", name=key)
+    for key in sorted({*keys, *found}):
+        case = xml.SubElement(suite, "testcase", classname=f"golden.{engine.name}", name=key)
         if key in found:
             _add_failure(case, found[key], option)
     suite.set("tests", str(len(suite) - 1))
@@ -28,4 +29,4 @@ def write(path: Path, run: Run, findings: list[Finding], option: str) -> None:
 def _add_failure(case: xml.Element, finding: Finding, option: str) -> None:
     message = "\n".join([f"{finding.status}: {finding.key}", *finding.facts])
     failure = xml.SubElement(case, "failure", type=finding.status, message=message)
-    failure.text = f"{exact.TOOL} verify --engine {option} --case {exact.case_id(finding.key)}"
+    failure.text = f"{TOOL} verify --engine {option} --case {finding.key.partition('/')[0]}"

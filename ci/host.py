@@ -14,7 +14,8 @@ from .gpus import Device
 from .provenance import sources_digest
 
 PACKAGES = ("torch", "triton", "numpy", "ml-dtypes", "safetensors", "pytest", "pytest-xdist")
-VARIABLES = ("CUBLAS", "CUDA_", "NVFP4_SUITE_", "NVIDIA_", "OMP_", "PYTORCH_", "TORCH_", "TRITON_")  # as they begin
+# As they begin. A container's own NVIDIA_REQUIRE_... and the like say nothing of what runs.
+VARIABLES = ("CUBLAS", "CUDA_", "NVFP4_SUITE_", "NVIDIA_TF32", "NVIDIA_VISIBLE", "OMP_", "PYTORCH", "TORCH_", "TRITON_")
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -15,9 +15,11 @@ import pytest
 
 from nvfp4_suite.ci.due import within
 from nvfp4_suite.ci.environment import code_changing
+from nvfp4_suite.ci.seed_tests import seeds_of
 from nvfp4_suite.contract.case import TIERS, Case
 
 from . import failures, gpu_session
+from .order import long_first
 from .session_checks import SessionChecks
 
 ENGINES = ("interpreter", "gpu", "compile", "peers", "browser")
@@ -32,6 +34,7 @@ FOLDERS = {  # and the engines that collect them
     "peers": ("peers",),
     "report": ("interpreter",),
     "reference": ("interpreter",),  # what is right is the same on every device
+    "workflows": ("interpreter",),
 }
 OTHER_FOLDERS = ("interpreter", "gpu")
 TRITON_CACHE = pytest.StashKey[str]()
@@ -148,7 +151,23 @@ def _belongs(path: Path, engine: str) -> bool:
     return engine in FOLDERS.get(path.relative_to(TESTS).parts[0], OTHER_FOLDERS)
 
 
+def pytest_itemcollected(item):
+    for name in seeds_of(item.nodeid):
+        item.add_marker(pytest.mark.seed(name))
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
+    """Leaves what this session runs, then the part that pytest-split says, then the long ones first.
+
+    The order goes by the number of workers, so it comes last: the shards of two hosts must be made of one list.
+    """
+    _select(config, items)
+    yield
+    items[:] = long_first(items, getattr(config, "workerinput", {}).get("workercount", 1))
+
+
+def _select(config, items) -> None:
     engine, wanted, checks = config.getoption("engine"), config.getoption("case"), config.stash[CHECKS]
     for item in items:  # pytest collects a file that the command line names without asking pytest_ignore_collect
         if not _belongs(item.path, engine):

@@ -9,6 +9,7 @@ from nvfp4_suite.ci import bundle, host, wrong_cells
 from nvfp4_suite.ci.bundle import Bundle
 from nvfp4_suite.contract.case import Case
 
+from .manifest import RECORD as MANIFEST
 from .session_checks import RECORD
 
 MOST = 20  # bundles of one process: where more tests fail, they fail alike
@@ -72,6 +73,7 @@ def _remove_earlier(config, artifacts: Path) -> None:
     """An earlier session's results, which would pass for those of this one, should it be killed; nothing else there."""
     for old in (artifacts / "failures").glob("*/bundle.json"):
         shutil.rmtree(old.parent)
-    (artifacts / RECORD).unlink(missing_ok=True)
+    for name in (RECORD, MANIFEST):
+        (artifacts / name).unlink(missing_ok=True)
     if junit := config.getoption("xmlpath", None):
         Path(junit).unlink(missing_ok=True)

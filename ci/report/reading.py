@@ -16,6 +16,7 @@ from .bundles import Bundle, read_bundle
 KINDS = {"pytest": "tests", "compile-gates": "gates", "golden": "golden"}  # by the name of the suite
 ATTACHED = (".md", ".log", ".txt", ".html")  # for people
 FAILURES = "failures"
+MANIFEST = "manifest.json"  # which ci/owed.py reads
 
 
 @dataclass
@@ -138,6 +139,8 @@ def _take(file: Path, session: Run) -> bool:
                 session.session = found
             case records.Tool():
                 session.tool = found
+    elif file.name == MANIFEST:
+        pass
     elif file.suffix == ".jsonl":
         rows, problems = bench.read(file)
         session.rows += rows

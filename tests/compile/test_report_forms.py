@@ -1,4 +1,4 @@
-"""The report takes a kernel for compiled where the gates have every form that it launches. Do they list them all?"""
+"""The report takes a kernel for compiled where the gates have every form that it launches: whether they list them."""
 
 import pytest
 
