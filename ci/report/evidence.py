@@ -29,7 +29,7 @@ MEANING = {
     "failed": "a test failed there, or a gate is red",
     "untested": "a case that is due there did not run",
     "ran": "tests passed on such a GPU",
-    "ran in part": "some were chosen by hand, or by tier, and passed on such a GPU",
+    "ran in part": "a part of them passed on such a GPU: chosen by hand, by tier, or a shard without the others",
     "emulated": "passed in Triton's interpreter, on a CPU",
     "compiled": "all that it launches there was compiled and holds to its gates; it did not run",
     "not meant": "not made for this architecture or release",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import codegen, exact, plans_file
+from .. import codegen, exact, plans_file, recorded
 from ..golden_file import Refused
 
 
@@ -31,13 +31,13 @@ class Goldens:
 def read(folder: Path) -> Goldens:
     """All of `folder`; a file that is not there, or not as the tool wrote it, is among the `damaged`."""
     counts, changes, damaged = [], [], []
-    files = [folder / "exact.json", folder / "plans.json", *sorted((folder / "codegen").glob("[0-9]*.json"))]
-    for path in files:
+    files = [folder / "exact.json", *recorded.paths(folder), folder / "plans.json"]
+    for path in [*files, *sorted((folder / "codegen").glob("[0-9]*.json"))]:
         name = path.relative_to(folder).as_posix()
         try:
             if not path.is_file():
                 raise Refused("it is not there")
-            line, found = _READERS.get(name, _codegen)(path)
+            line, found = _READERS[name.partition("/")[0]](path)
             counts.append(line)
             changes += found
         except (Refused, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -56,8 +56,18 @@ def _exact(path: Path) -> tuple[str, list[Change]]:
             line = f"{key}: {change['old'][:12]} -> {change['new'][:12]}"
             found.setdefault((change["commit"], change["reason"]), []).append(line)
     changes = [Change("digests", tuple(lines), reason, commit) for (commit, reason), lines in found.items()]
-    line = f"{len(entries)} digests, confirmed by: {by}; unseen on hardware: {unseen}"
+    line = f"{len(entries)} digests of order-free cases, confirmed by: {by}; unseen on hardware: {unseen}"
     return line, changes[::-1]
+
+
+def _recorded(path: Path) -> tuple[str, list[Change]]:
+    """Digests of real-valued cases, of one architecture and Triton."""
+    entries, changes = recorded.read(path)
+    where, found = f"{path.parent.name} with Triton {path.stem}", []
+    for one in reversed(changes):
+        line = f"{one['key']}: {one['old'][:12]} -> {one['new'][:12]}; {one['difference']}"
+        found.append(Change(f"digests of {where}", (line,), one["reason"], one["commit"]))
+    return f"{len(entries)} digests of real-valued cases on {where}", found
 
 
 def _plans(path: Path) -> tuple[str, list[Change]]:
@@ -73,7 +83,7 @@ def _codegen(path: Path) -> tuple[str, list[Change]]:
     )
 
 
-_READERS = {"exact.json": _exact, "plans.json": _plans}
+_READERS = {"exact.json": _exact, "recorded": _recorded, "plans.json": _plans, "codegen": _codegen}
 
 
 def _kept(what: str, changes: list[dict]) -> Iterator[Change]:

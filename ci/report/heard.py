@@ -9,7 +9,7 @@ from . import labels
 from .failures import Failure, Key, key_of
 from .junit import Result
 from .subjects import CPU, KERNELS, Form, form_of
-from .verdicts import Verdict, unrecorded
+from .verdicts import Verdict, shard, unrecorded
 
 Place = tuple[str | Form, str, str]  # kernel, or the form of a function; architecture; Triton
 
@@ -35,12 +35,14 @@ class Heard:
     def __init__(self, verdicts: Iterable[Verdict], failures: Iterable[Failure]):
         self.tests: dict[Place, Said] = defaultdict(Said)
         self.gates: dict[Place, Said] = defaultdict(Said)
+        self._groups: dict[tuple[str, str, int], set[int]] = defaultdict(set)
         self._anchors = {(one.kind, one.key): one.anchor for one in failures}
         for verdict in verdicts:
             if verdict.run.kind == "tests":
                 self._add_tests(verdict)
             elif verdict.run.kind == "gates":
                 self._add_gates(verdict.run.suite.results)
+        self._settle_shards()
 
     def _add_tests(self, verdict: Verdict) -> None:
         """The results of a session, if it says on which one architecture, and under which release, it ran."""
@@ -48,9 +50,17 @@ class Heard:
         archs = {arch for _, arch in environment.gpus} if environment and engine == "gpu" else set()
         archs = {CPU} if engine == "interpreter" else archs
         if len(archs) == 1 and environment and environment.triton:
+            if part := shard(verdict.run):
+                self._groups[*archs, environment.triton, part[1]].add(part[0])
             for kernel, outcome, kind, key in _results(verdict):
                 place = (kernel, *archs, environment.triton)
                 self.tests[place].add(outcome, self._anchors.get((kind, key), ""))
+
+    def _settle_shards(self) -> None:
+        """What passed in a shard passed of all, where every other shard is here as well."""
+        whole = {(arch, triton) for (arch, triton, n), groups in self._groups.items() if groups == {*range(1, n + 1)}}
+        for (_, *where), said in self.tests.items():
+            said.counts["passed" if tuple(where) in whole else "part"] += said.counts.pop("shard", 0)
 
     def _add_gates(self, results: Iterable[Result]) -> None:
         for result in results:
@@ -68,7 +78,8 @@ def _results(verdict: Verdict) -> Iterator[tuple[str, str, str, Key]]:
         key = key_of(run.kind, result)
         owed = result.outcome != "skipped" or verdict.untested  # nobody owes what was chosen by hand
         if owed and (kernel := _kernel_of(result) or bundled.get(key)):
-            yield kernel, "part" if result.outcome == "passed" and verdict.part else result.outcome, run.kind, key
+            part = "shard" if shard(run) else "part" if verdict.part else "passed"
+            yield kernel, part if result.outcome == "passed" else result.outcome, run.kind, key
     for one in unrecorded(run):
         if one.kernel:
             yield one.kernel, "failed", run.kind, (one.group, one.name)

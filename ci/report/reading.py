@@ -16,14 +16,14 @@ from .bundles import Bundle, read_bundle
 KINDS = {"pytest": "tests", "compile-gates": "gates", "golden": "golden"}  # by the name of the suite
 ATTACHED = (".md", ".log", ".txt", ".html")  # for people
 FAILURES = "failures"
-MANIFEST = "manifest.json"  # which ci/owed.py reads
+STATUS = "status.txt"  # the word by which a job says how it went
 
 
 @dataclass
 class Run:
     """One row of a report. `kind`: "tests", "gates", "golden", "bench", or "nothing" where there is no result.
 
-    `damaged` are (file, why).
+    `damaged` are (file, why). `status`: what a job says of itself that nothing else says, see report.py.
     """
 
     name: str
@@ -32,18 +32,24 @@ class Run:
     environment: records.Environment | None = None
     session: records.Session | None = None
     tool: records.Tool | None = None
+    manifest: records.Manifest | None = None
     bundles: list[Bundle] = field(default_factory=list)
     rows: list[bench.Row] = field(default_factory=list)
     damaged: list[tuple[str, str]] = field(default_factory=list)
+    status: str = ""
 
 
 @dataclass
 class Results:
-    """All that was found. `attached` are files for people, `unknown` those that nothing here reads."""
+    """All that was found. `attached` are files for people, `unknown` those that nothing here reads.
+
+    `statuses`: by folder, the word of its STATUS.
+    """
 
     runs: list[Run] = field(default_factory=list)
     attached: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    statuses: dict[str, str] = field(default_factory=dict)
 
 
 def read(roots: list[Path], expected: list[str] = ()) -> Results:
@@ -59,7 +65,7 @@ def read(roots: list[Path], expected: list[str] = ()) -> Results:
         for folder in _folders(root):
             _read_folder(folder, _name(folder, base), found)
     due = [*(_name(top, base) for top in _tops(roots, base, found.runs)), *expected]
-    missing = [name for name in dict.fromkeys(due) if not any(_is_in(run.name, name) for run in found.runs)]
+    missing = [name for name in dict.fromkeys(due) if not any(is_in(run.name, name) for run in found.runs)]
     found.runs = sorted([*found.runs, *map(Run, missing)], key=lambda run: run.name)
     return found
 
@@ -92,7 +98,8 @@ def _is_of(run: str, folder: str) -> bool:
     return run == folder or run.startswith(f"{folder}: ")
 
 
-def _is_in(run: str, folder: str) -> bool:
+def is_in(run: str, folder: str) -> bool:
+    """Whether a run of this name lies in `folder`, or below it."""
     return _is_of(run, folder) or run.startswith(f"{folder}/")
 
 
@@ -103,6 +110,8 @@ def _read_folder(folder: Path, name: str, found: Results) -> None:
         try:
             if file.suffix == ".xml":
                 suites[file.stem] = junit.read(file)
+            elif file.name == STATUS:
+                found.statuses[name] = file.read_text(encoding="utf-8").strip()
             elif not _take(file, session):
                 where = found.attached if file.suffix in ATTACHED else found.unknown
                 where.append(f"{name}/{file.name}")
@@ -139,8 +148,8 @@ def _take(file: Path, session: Run) -> bool:
                 session.session = found
             case records.Tool():
                 session.tool = found
-    elif file.name == MANIFEST:
-        pass
+            case records.Manifest():
+                session.manifest = found
     elif file.suffix == ".jsonl":
         rows, problems = bench.read(file)
         session.rows += rows

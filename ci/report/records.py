@@ -51,10 +51,32 @@ class Tool:
         return cls(_value(plain, "tool", str), _texts(plain, "problems"))
 
 
-KINDS = {"environment.json": Environment, "session.json": Session, "sanitizer.json": Tool}
+@dataclass(frozen=True)
+class Manifest:
+    """manifest.json, which tests/manifest.py writes: a session was part `group` of `splits`; ci/owed.py reads more."""
+
+    group: int
+    splits: int
+
+    @classmethod
+    def of(cls, plain: dict) -> "Manifest":
+        shard = _each(plain, "shard")
+        if len(shard) != 2 or not all(type(number) is int for number in shard):
+            raise ValueError(f"shard is {shard!r:.80}, but should be two numbers")
+        return cls(*shard)
 
 
-def read(path: Path) -> Environment | Session | Tool:
+Record = Environment | Session | Tool | Manifest
+
+KINDS = {
+    "environment.json": Environment,
+    "session.json": Session,
+    "sanitizer.json": Tool,
+    "manifest.json": Manifest,
+}
+
+
+def read(path: Path) -> Record:
     """The record that a file of this name is. Raises ValueError, naming the key, for what nothing of ours wrote."""
     plain = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(plain, dict):

@@ -56,7 +56,7 @@ class Report:
 
 def make(results: reading.Results, golden: goldens.Goldens, before: reading.Results | None = None) -> Report:
     """The report of `results`, and of what golden/ tells; failures that `before` does not have are new."""
-    told = tuple(map(verdicts.of, results.runs))
+    told = tuple(_told(results))
     found = tuple(failures.collect(told, before and map(verdicts.of, before.runs)))
     return Report(
         verdicts=told,
@@ -70,6 +70,16 @@ def make(results: reading.Results, golden: goldens.Goldens, before: reading.Resu
         attached=tuple(results.attached),
         unknown=tuple(results.unknown),
     )
+
+
+def _told(results: reading.Results) -> list[verdicts.Verdict]:
+    """The verdicts on all runs, and on jobs that say of themselves that they failed where no run of theirs is red."""
+    found = [verdicts.of(run) for run in results.runs]
+    red = [one.run.name for one in found if one.red]
+    for job, word in results.statuses.items():
+        if word != "success" and not any(reading.is_in(name, job) for name in red):
+            found.append(verdicts.of(reading.Run(job, status=word or "nothing")))
+    return sorted(found, key=lambda one: one.run.name)
 
 
 def known(told: tuple[verdicts.Verdict, ...]) -> Iterator[str]:

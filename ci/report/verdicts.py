@@ -87,7 +87,9 @@ def _problems(run: Run, counts: Counter) -> Iterator[str]:
         yield f"DAMAGED: {file}: {why}"
     told = [*(run.session.problems if run.session else ()), *(run.tool.problems if run.tool else ())]
     yield from told
-    if run.kind == "nothing" and not run.damaged:
+    if run.status:
+        yield f"JOB NOT GREEN: it says {run.status!r:.80}, but nothing that it left says why"
+    elif run.kind == "nothing" and not run.damaged:
         yield "NO RESULT: nothing came from this run"
     elif run.kind == "tests" and run.suite is None and not told:
         yield "NO RESULT: there is no JUnit file, so the session came to no end"
@@ -109,9 +111,18 @@ def _untested(run: Run, counts: Counter) -> int:
 
 
 def _part(run: Run) -> bool:
-    """Whether tests were left out by hand or by tier, or nobody says that none were."""
-    told = run.session
-    return run.kind == "tests" and not (told and told.whole and told.tier == "all")
+    """Whether tests were left out, by hand, by tier or for another shard, or nobody says that none were."""
+    return run.kind == "tests" and not (_all_that_is_due(run) and (run.manifest is None or run.manifest.splits == 1))
+
+
+def shard(run: Run) -> tuple[int, int] | None:
+    """(group, splits) of a session that left out nothing but what is in another's part."""
+    told = run.manifest
+    return (told.group, told.splits) if told and told.splits > 1 and _all_that_is_due(run) else None
+
+
+def _all_that_is_due(run: Run) -> bool:
+    return run.session is not None and run.session.whole and run.session.tier == "all"
 
 
 def _how(run: Run) -> str:

@@ -89,7 +89,9 @@ def test_tables_have_heads_for_every_cell(opened):
 
 
 def test_headings_are_in_order(opened):
-    levels = opened.evaluate("[...document.querySelectorAll('h1, h2, h3')].map(one => Number(one.tagName[1]))")
+    levels = opened.evaluate(
+        "[...document.querySelectorAll('h1, h2, h3, h4, h5, h6')].map(one => Number(one.tagName[1]))"
+    )
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
 

@@ -87,6 +87,19 @@ def test_a_skip_is_owed_unless_the_tests_were_chosen_by_hand(tmp_path, whole, st
     assert states(tmp_path) == {PLACE: state}
 
 
+def test_shards_are_whole_together(tmp_path):
+    for group in (1, 2):
+        run = tmp_path / f"h200-3.8.0-{group}of2" / "GPU"
+        fleet.write_session_of(run, passed(), H200)
+        fleet.write_json(run / "manifest.json", {"shard": [group, 2]})
+        assert states(tmp_path) == {PLACE: ("ran in part", "ran")[group - 1]}
+    fleet.write_session(run, "gpu", whole=False)
+    assert states(tmp_path) == {PLACE: "ran in part"}
+    fleet.write_session(run, "gpu")
+    fleet.write_environment(run, H200, triton="3.9.0")
+    assert states(tmp_path) == {PLACE: "ran in part", (KERNEL, "sm_90", "3.9.0"): "ran in part"}
+
+
 def test_a_crash_counts_for_the_kernel_that_its_test_is_named_for(tmp_path):
     crash = Result(fleet.named("prefill_w4a16_pair"), None, "worker 'gw1' crashed")
     fleet.write_session_of(tmp_path / "run", [crash], H200)

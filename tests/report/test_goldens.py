@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from nvfp4_suite.ci import exact
+from nvfp4_suite.ci import recorded as real
 from nvfp4_suite.ci.report import goldens
 
 from .shown import GOLDEN, recorded
@@ -15,16 +17,12 @@ def golden(tmp_path):
     return shutil.copytree(GOLDEN, tmp_path / "golden")
 
 
-def edit(path, change) -> None:
-    document = json.loads(path.read_text())
-    change(document)
-    path.write_text(json.dumps(document))
-
-
 def test_what_is_recorded_is_counted():
     held = json.loads((GOLDEN / "exact.json").read_text())
-    assert recorded().counts[0].startswith(f"{held['count']} digests, confirmed by: interpreter ")
-    assert "of 23 cards" in recorded().counts[1] and recorded().damaged == ()
+    told = recorded().counts
+    assert told[0].startswith(f"{len(held['entries'])} digests of order-free cases, confirmed by: interpreter ")
+    assert any(line.endswith("digests of real-valued cases on sm_90 with Triton 3.8.0") for line in told)
+    assert any("of 23 cards" in line for line in told) and recorded().damaged == ()
 
 
 def test_the_changes_of_the_plans_are_told_the_newest_first():
@@ -35,15 +33,24 @@ def test_the_changes_of_the_plans_are_told_the_newest_first():
 
 
 def test_digests_that_changed_for_one_reason_are_one_change(golden):
-    def change(document):
-        for place, entry in enumerate(list(document["entries"].values())[:3]):
-            told = {"old": "a" * 64, "new": "b" * 64, "reason": f"why {place // 2}", "commit": "c" * 40}
-            entry["changes"].append(told)
-
-    edit(golden / "exact.json", change)
+    entries = exact.read(golden / "exact.json")
+    for place, entry in enumerate(list(entries.values())[:3]):
+        change = {"old": "a" * 64, "new": entry["digest"], "reason": f"why {place // 2}", "commit": "c" * 40}
+        entry["changes"].append(change)
+    exact.write(golden / "exact.json", entries)
     found = [one for one in goldens.read(golden).changes if one.what == "digests"]
     assert sorted((one.reason, len(one.difference)) for one in found) == [("why 0", 2), ("why 1", 1)]
-    assert found[0].difference[0].endswith(f": {'a' * 12} -> {'b' * 12}")
+    assert f": {'a' * 12} -> " in found[0].difference[0]
+
+
+def test_a_real_valued_digest_that_changed_is_told_with_what_differed_beside_it(golden):
+    path = golden / "recorded" / "sm_90" / "3.8.0.json"
+    entries, _ = real.read(path)
+    key, digest = next((key, entry["digest"]) for key, entry in entries.items())
+    change = {"key": key, "old": "a" * 64, "new": digest, "difference": "warps 4 -> 8", "reason": "faster"}
+    real.write(path, entries, [change | {"commit": "c" * 40}])
+    (told,) = [one for one in goldens.read(golden).changes if one.what == "digests of sm_90 with Triton 3.8.0"]
+    assert told.reason == "faster" and told.difference[0] == f"{key}: {'a' * 12} -> {digest[:12]}; warps 4 -> 8"
 
 
 def test_code_that_changed_is_told_by_its_triton(golden):
@@ -56,12 +63,12 @@ def test_code_that_changed_is_told_by_its_triton(golden):
     assert (told.reason, told.difference) == ("a new loop", ("sm_90-x: registers 1 -> 2",))
 
 
-@pytest.mark.parametrize("name", ["exact.json", "plans.json", "codegen/3.8.0.json"])
-@pytest.mark.parametrize("content", ["{", "[]", '{"count": 1}', '{"count": 3, "entries": {}}', None])
+@pytest.mark.parametrize("name", ["exact.json", "plans.json", "recorded/sm_90/3.8.0.json", "codegen/3.8.0.json"])
+@pytest.mark.parametrize("content", ["{", "[]", '{"count": 1}', '{"entries": {"a": {}}}', None])
 def test_damage_is_said(golden, name, content):
     if content is None:
         (golden / name).unlink(missing_ok=True)
     else:
         (golden / name).write_text(content)
-    expected = [] if content is None and name.startswith("codegen") else [f"golden/{name}"]
+    expected = [] if content is None and "/" in name else [f"golden/{name}"]
     assert [file for file, _ in goldens.read(golden).damaged] == expected

@@ -67,7 +67,7 @@ def test_speed_goldens_and_files_are_told(night):
     speed = night.inside("speed")
     assert "5.0 % slower recorded at 2b238f9" in speed and "1.0 % faster" in speed and "71 %" in speed
     assert speed.index("5.0 % slower") < speed.index("3.0 % slower") < speed.index("1.0 % faster")
-    assert "digests, confirmed by: interpreter" in night.inside("goldens")
+    assert "digests of order-free cases, confirmed by: interpreter" in night.inside("goldens")
     files = night.inside("files")
     for part in ("gates/cut-short.xml", "no XML, or cut short", "gates/core.1234", "gates/summary.md"):
         assert part in files
@@ -103,6 +103,16 @@ def test_failures_that_were_expected_are_told_with_their_reasons(tmp_path):
         f"Known: its assembler does not know sm_110 ({len(gated)} results of run: gates)"
         in shown.shown(tmp_path).source
     )
+
+
+@pytest.mark.parametrize(("word", "red"), [("success", 0), ("failure", 1), ("cancelled", 1), ("", 1)])
+def test_a_job_that_failed_without_a_word_is_red(tmp_path, word, red):
+    fleet.write_session_of(tmp_path / "job" / "run", [Result("test_one")])
+    (tmp_path / "job" / "status.txt").write_text(f"{word}\n")
+    told = [one.occurrences[0].explanation for one in shown.made(tmp_path).failures]
+    assert told == [f"JOB NOT GREEN: it says {word or 'nothing'!r}, but nothing that it left says why"] * red
+    fleet.write_session_of(tmp_path / "job" / "run", [Result("test_one", failure="no")], exit=1)
+    assert [one.kind for one in shown.made(tmp_path).failures] == ["tests"], "its test says why"
 
 
 def test_an_empty_folder_is_red(tmp_path):

@@ -123,6 +123,7 @@ BUNDLE = {"test": "tests/a.py::test_b", "kernel": None, "failure": "no", "wrong"
             {"tool": "x"},
             "problems is missing, but should be a list",
         ),
+        ("manifest.json", {"shard": [1, 2]}, {"shard": [1]}, "shard is [1], but should be two numbers"),
         ("failures/a/bundle.json", BUNDLE, BUNDLE | {"failure": 3}, "failure is 3, but should be a text"),
         ("failures/a/bundle.json", BUNDLE, BUNDLE | {"wrong": {"shape": [1, 1]}}, "wrong should have shape, cell and"),
     ],

@@ -57,6 +57,14 @@ def test_tests_chosen_by_hand_may_be_skipped_but_pass_for_nothing(tmp_path, verd
     assert (verdict().red, verdict().word, verdict().green) == (False, "nothing passed", False)
 
 
+def test_a_shard_is_a_part(tmp_path, verdict):
+    fleet.write_session_of(tmp_path / "run", PASSED, H200)
+    fleet.write_json(tmp_path / "run" / "manifest.json", {"shard": [1, 1], "due": [], "ran": []})
+    assert verdict().word == "ran"
+    fleet.write_json(tmp_path / "run" / "manifest.json", {"shard": [2, 2], "due": [], "ran": []})
+    assert (verdict().word, verdict().green) == ("ran in part", False)
+
+
 @pytest.mark.parametrize("more", [{"whole": False}, {"tier": "smoke"}])
 def test_a_part_is_called_a_part(tmp_path, verdict, more):
     fleet.write_session_of(tmp_path / "run", PASSED, H200, **more)
