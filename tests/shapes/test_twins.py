@@ -8,7 +8,6 @@ Those of W4A4 take longer to draw: they use fewer experts, and every shape has o
 """
 
 from dataclasses import fields
-from functools import lru_cache
 from itertools import cycle
 
 import pytest
@@ -23,6 +22,7 @@ from nvfp4_suite.reference import judge
 from nvfp4_suite.reference.draws.layer import draw
 
 from ..engine import runs_here
+from ..held import held
 from ..moe.subject import run_kernel
 from .layer import SHAPES, activation, expected_of
 
@@ -68,7 +68,7 @@ def _among(inputs: Inputs, experts: int) -> Inputs:
     return Inputs(inputs.hidden_states, ExpertBanks(**banks), inputs.topk_weights, ids)
 
 
-@lru_cache(maxsize=1)
+@held(maxsize=1)
 def _twin(name: str, case: Case, device: str) -> tuple[Inputs, torch.Tensor]:
     with torch.device(device):
         inputs = draw(case)
