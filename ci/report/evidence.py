@@ -78,8 +78,8 @@ def matrix(verdicts: list[Verdict], failures: list[Failure]) -> Matrix:
 def _cell(heard: Heard, place: Place) -> Cell:
     """Red, if anything is: tests before gates."""
     kernel, arch, triton = place
-    tests = heard.tests.get(place, Said())
-    gates = {form: heard.gates.get((form, arch, triton), Said()) for form in forms(kernel, arch, triton)}
+    tests, nothing = heard.tests.get(place, Said()), Said()
+    gates = {form: heard.gates.get((form, arch, triton), nothing) for form in forms(kernel, arch, triton)}
     red = next((form for form in gates if gates[form].counts["failed"]), None)
     if failed := tests.counts["failed"]:
         return Cell("failed", f"{count(failed, 'test')} failed", tests.anchor)

@@ -1,8 +1,9 @@
 """Folders of results as runs. What cannot be read, and what nobody knows, is kept and said: nothing is dropped.
 
 A run is one JUnit file with what lies beside it. `gpu-tests --artifacts=DIR` leaves environment.json, session.json,
-junit.xml and failures/, under a sanitizer also sanitizer.json; `compile-gates --junit FILE` and `golden verify --junit
-FILE` leave JUnit of any name, a benchmark *.jsonl. They lie at any depth, by custom in RUNNER-TRITON/.
+manifest.json, junit.xml and failures/, under a sanitizer also sanitizer.json; `compile-gates --junit FILE` and `golden
+verify --junit FILE` leave JUnit of any name, a benchmark *.jsonl, a job status.txt. They lie at any depth, by custom in
+RUNNER-TRITON/.
 """
 
 import os

@@ -141,7 +141,7 @@ def write_what_is_said(folder, engine, gpus, outcome, whole_and_tier) -> None:
 @pytest.mark.parametrize("gated", [True, False], ids=["gated", "alone"])
 def test_nothing_is_green_that_did_not_run_there(tmp_path, gated):
     """Neither in the matrix nor in a run's line, whatever the engine, the outcome and the gates say."""
-    for place, said in enumerate(SAID):
+    for place, said in enumerate(said for said in SAID if not gated or said[-1] == WHOLE):
         root = tmp_path / str(place)
         write_what_is_said(root / "run", *said)
         if gated:
