@@ -1,7 +1,8 @@
 """A failure on disk, to look at and to run again on another machine: `python -m nvfp4_suite replay BUNDLE`.
 
-A bundle is a folder: bundle.json says which case, by which kernel, what was wrong and where; inputs.safetensors, where
-it is small, has the tensors, in case that they are drawn otherwise by then; ptx/ has what the GPU ran.
+A bundle is a folder: bundle.json says which case, by which kernel, what was wrong and where, also as counts in a grid
+(see wrong_cells.py); inputs.safetensors, where it is small, has the tensors, in case that they are drawn otherwise by
+then; ptx/ has what the GPU ran.
 """
 
 import json
@@ -17,6 +18,7 @@ from ..contract.banks import ExpertBanks
 from ..contract.case import Case, Inputs, random_inputs
 from ..contract.kernel import Kernel
 from ..contract.shapes import LayerShape
+from .files import write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +29,10 @@ SMALL = 16 * 2**20  # bytes of a layer's banks up to which they are kept
 
 @dataclass(frozen=True)
 class Bundle:
-    """One failure. `kernel` is a registered name, None where the test ran a plan or a stage of its own."""
+    """One failure. `kernel` is a registered name, None where the test ran a plan or a stage of its own.
+
+    `wrong` is what wrong_cells.counts makes of the wrong elements; None where no judge said which they are.
+    """
 
     test: str
     case: Case
@@ -35,13 +40,14 @@ class Bundle:
     failure: str
     environment: dict
     inputs: Inputs | None = None
+    wrong: dict | None = None
 
 
 def write(folder: Path, bundle: Bundle, ptx: dict[str, str]) -> Path:
     """Writes `bundle` as a folder in `folder`, and `ptx` by name of the launch. The folder is named for the test."""
     path = folder / re.sub(r"[^\w.=-]+", "_", bundle.test)[-200:]
     path.mkdir(parents=True, exist_ok=True)
-    (path / "bundle.json").write_text(json.dumps(_plain(bundle), indent=2) + "\n")
+    write_json(path / "bundle.json", _plain(bundle))
     if bundle.inputs:
         from safetensors.torch import save_file
 
@@ -62,7 +68,7 @@ def read(path: Path) -> Bundle:
         raise ValueError(f"{file} has another format than {FORMAT}, of another version of the suite")
     case = Case(LayerShape(**plain["case"].pop("shape")), **plain["case"])
     told = {name: plain[name] for name in ("test", "kernel", "failure", "environment")}
-    return Bundle(case=case, inputs=_stored(path / "inputs.safetensors"), **told)
+    return Bundle(case=case, inputs=_stored(path / "inputs.safetensors"), wrong=plain.get("wrong"), **told)
 
 
 def inputs_of(case: Case) -> Inputs:
@@ -107,7 +113,7 @@ def _recording(start, binaries: dict[str, str]):
 
 
 def _plain(bundle: Bundle) -> dict:
-    told = {name: getattr(bundle, name) for name in ("test", "kernel", "failure", "environment")}
+    told = {name: getattr(bundle, name) for name in ("test", "kernel", "failure", "environment", "wrong")}
     repro = ["python -m nvfp4_suite replay THIS_FOLDER", f"nox -s gpu-tests -- --case {bundle.case.id}"]
     return {"format": FORMAT, "id": bundle.case.id, "case": asdict(bundle.case), **told, "repro": repro}
 

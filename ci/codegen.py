@@ -4,7 +4,6 @@ One file a Triton. By assembler and by "sm_90-gate_up-...", the id of a launch o
 "ptx=... sass=... instructions=wgmma.m64n128k16.f32.bf16.bf16 shared=53,504 registers=152 ...". Pure.
 """
 
-import json
 from dataclasses import fields
 from pathlib import Path
 
@@ -49,7 +48,7 @@ def read(path: Path) -> tuple[Lines, list[dict]]:
     """The lines and the changes of `path`; none where there is no file. Raises Refused where its count is wrong."""
     if not path.exists():
         return {}, []
-    held = json.loads(path.read_text(encoding="utf-8"))
+    held = golden_file.load(path)
     found = {(tool, name): line for tool, lines in held["assemblers"].items() for name, line in lines.items()}
     if len(found) != held["count"]:
         raise Refused(f"{path.name} says count {held['count']}, but has {len(found)}; only the tool should write it")

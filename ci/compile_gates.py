@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ..kernels.releases import TRITONS
-from . import gate_amd, gate_cache, gate_diff, gate_golden, gate_report, gate_run, gates
+from . import gate_amd, gate_cache, gate_choice, gate_diff, gate_golden, gate_report, gate_run, gates
 from .gate_elsewhere import NoGates
 from .gate_known import verdict
 from .gate_report import Judged
@@ -138,7 +138,7 @@ def _packages(directory: str | None) -> Iterator[None]:
 
 def _chosen(options: argparse.Namespace, triton: str) -> list[Gate]:
     """The gates that the options ask for; one that is named is among all of them. Exits where there are none."""
-    listed = gates.launches(triton) if options.all or options.launch else gates.chosen(triton)
+    listed = gates.launches(triton) if options.all or options.launch else gate_choice.chosen(triton)
     found = [
         gate
         for gate in listed
@@ -158,7 +158,7 @@ def _is_named(gate: Gate, name: str) -> bool:
 
 def _judged(triton: str, chosen: list[Gate], options: argparse.Namespace) -> list[Judged]:
     _check_version(triton)
-    outcomes = gate_run.run(chosen, _settings(options), Progress(triton, len(chosen)))
+    outcomes = gate_run.run(chosen, _settings(options), Progress(triton, len(chosen), len(gates.launches(triton))))
     return [judge(outcome, triton) for outcome in outcomes]
 
 
@@ -195,10 +195,10 @@ def _check_version(triton: str) -> None:
 class Progress:
     """Says how far a run is: always on one line of a terminal, now and then elsewhere."""
 
-    def __init__(self, triton: str, total: int):
+    def __init__(self, triton: str, total: int, listed: int):
         self.triton, self.total, self.done, self.red = triton, total, 0, 0
         self.start = self.said = time.perf_counter()
-        print(f"compile gates: Triton {triton}, {total} launches", flush=True)
+        print(f"compile gates: Triton {triton}, {total} of {listed:,} launches", flush=True)
 
     def __call__(self, outcome: Outcome) -> None:
         self.done += 1

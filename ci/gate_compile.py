@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Thread
 
 from ..kernels.launch import Launch, device_function
+from . import gate_folders
 from .environment import code_changing
 from .gate_facts import Capability, Facts, GateError, facts_of
 
@@ -84,7 +85,7 @@ def compiled_for(launch: Launch, target, name: str):
 
     source = _source(launch)
     try:
-        with _own_cache(), contextlib.redirect_stdout(io.StringIO()):  # where ptxas fails, Triton prints all of the PTX
+        with _own_files(), contextlib.redirect_stdout(io.StringIO()):  # where ptxas fails, Triton prints all of the PTX
             return triton.compile(source, target=target, options=_options(launch))
     except Exception as error:
         raise GateError(f"{launch.label} on {name} does not compile, but should: {_last_line(error)}") from error
@@ -107,7 +108,7 @@ def assembled(launch: Launch, head: Binary, head_capability: Capability, capabil
     stages, ptx = {}, retargeted(head.ptx, capability)
     backend.add_stages(stages, backend.parse_options(_options(launch)), Language.TRITON)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with _own_files(), contextlib.redirect_stdout(io.StringIO()):
             cubin = stages["cubin"](ptx, {})
     except Exception as error:
         text = f"{launch.label} on {arch_name(capability)} does not compile, but should: {_last_line(error)}"
@@ -154,17 +155,18 @@ def _last_line(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _own_cache() -> Iterator[None]:
-    """A directory of its own for one compilation: Triton keeps every stage, half a megabyte of them."""
-    before = os.environ.get("TRITON_CACHE_DIR")
-    with tempfile.TemporaryDirectory(prefix="nvfp4-gate-", ignore_cleanup_errors=True) as directory:
-        os.environ["TRITON_CACHE_DIR"] = directory
+def _own_files() -> Iterator[None]:
+    """A folder for one compilation: Triton keeps every stage, half a megabyte of them, and gives ptxas files."""
+    before = os.environ.get("TRITON_CACHE_DIR"), tempfile.tempdir
+    with gate_folders.folder() as path:
+        os.environ["TRITON_CACHE_DIR"] = tempfile.tempdir = str(path)
         try:
             yield
         finally:
             os.environ.pop("TRITON_CACHE_DIR")
-            if before is not None:
-                os.environ["TRITON_CACHE_DIR"] = before
+            if before[0] is not None:
+                os.environ["TRITON_CACHE_DIR"] = before[0]
+            tempfile.tempdir = before[1]
 
 
 def assembler(capability: Capability) -> str:
@@ -193,7 +195,7 @@ class Child:
         try:
             return self._pool.submit(function, *arguments).result()
         except BrokenProcessPool as error:
-            self._pool = None
+            self.close()
             message = f"{where}: the compiler ended its process, but should compile; it may have said why"
             raise GateError(message) from error
 

@@ -14,8 +14,9 @@ _REGISTERS, _FRAME_BYTES = 0x2F, 0x11
 _WITH_DATA = 4
 
 _INSTRUCTION_BYTES = 16
-# The opcode is the lowest 12 bits; these have the same on sm_80 to sm_121.
-_OPCODES = {"BAR": 0xB1D, "LDL": 0x983, "STL": 0x387}
+# The opcode is the lowest 12 bits; these have the same on sm_80 to sm_121, the last two where there are any: they
+# multiply e2m1 by e2m1, on sm_120 and on sm_100.
+_OPCODES = {"BAR": 0xB1D, "LDL": 0x983, "STL": 0x387, "OMMA": 0x47F, "UTCOMMA": 0x5EA}
 _WARPGROUP_ARRIVE = 0x79C5  # the lowest 64 bits, predicate included; WARPGROUP.DEPBAR has more of them set
 
 
@@ -23,15 +24,16 @@ _WARPGROUP_ARRIVE = 0x79C5  # the lowest 64 bits, predicate included; WARPGROUP.
 class Cubin:
     """Per thread: `registers` and `stack_bytes`. `sass` is a digest of the machine code alone, without debug lines.
 
-    Numbers of instructions in the code: `barriers` (BAR), `local_accesses` (LDL and STL) and `warpgroup_arrives`, each
-    of which makes asynchronous matrix instructions wait for registers: more than there are groups means that the
-    compiler serialized them.
+    Numbers of instructions in the code: `barriers` (BAR), `local_accesses` (LDL and STL), `fp4_instructions` (OMMA and
+    UTCOMMA) and `warpgroup_arrives`, each of which makes asynchronous matrix instructions wait for registers: more than
+    there are groups means that the compiler serialized them.
     """
 
     registers: int
     stack_bytes: int
     barriers: int
     local_accesses: int
+    fp4_instructions: int
     warpgroup_arrives: int
     sass: str
 
@@ -48,6 +50,7 @@ def read_code(data: bytes) -> Cubin:
         stack_bytes=max(value for kind, value in attributes if kind == _FRAME_BYTES),
         barriers=counts["BAR"],
         local_accesses=counts["LDL"] + counts["STL"],
+        fp4_instructions=counts["OMMA"] + counts["UTCOMMA"],
         warpgroup_arrives=words.count(_WARPGROUP_ARRIVE),
         sass=hashlib.sha256(code).hexdigest()[:16],
     )

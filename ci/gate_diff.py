@@ -1,17 +1,14 @@
 """What a change made of the binaries: this tree's launches against another revision's, by id."""
 
-import tempfile
-from pathlib import Path
-
-from . import codegen, gate_elsewhere, gate_run
+from . import codegen, gate_elsewhere, gate_folders, gate_run
 from .gate_work import Outcome
 from .gates import launch_id
 
 
 def compared(revision: str, here: list[Outcome], settings: gate_run.Settings) -> list[str]:
     """How `here`, outcomes of this tree, differ from those of the same launches of `revision`; raises NoGates."""
-    with tempfile.TemporaryDirectory(prefix="nvfp4-diff-") as directory:
-        tree = gate_elsewhere.checked_out(revision, Path(directory))
+    with gate_folders.folder() as directory:
+        tree = gate_elsewhere.checked_out(revision, directory)
         ids = {_id(each) for each in here}
         listed = gate_elsewhere.listed(tree)
         before = gate_elsewhere.outcomes(tree, [gate for gate in listed if launch_id(*gate) in ids], settings)

@@ -10,11 +10,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 from io import BytesIO
 from pathlib import Path
 
-from . import gate_run
+from . import gate_folders, gate_run
 from .gate_work import Gate, Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,8 +51,8 @@ def outcomes(tree: Path, gates: list[Gate], settings: gate_run.Settings) -> list
 
 def _asked(tree: Path, question: object):
     """What a child process in `tree` answers."""
-    with tempfile.TemporaryDirectory(prefix="nvfp4-elsewhere-") as directory:
-        asked, found = Path(directory, "asked"), Path(directory, "found")
+    with gate_folders.folder() as directory:
+        asked, found = directory / "asked", directory / "found"
         asked.write_bytes(pickle.dumps(question))
         paths = [str(tree), *(path for path in sys.path if path and Path(path).resolve() != ROOT)]
         command = [sys.executable, "-P", "-m", "nvfp4_suite.ci.gate_elsewhere", str(asked), str(found)]

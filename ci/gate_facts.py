@@ -7,7 +7,7 @@ from .gate_cubin import read_code
 from .gate_ptx import Ptx
 
 Capability = tuple[int, int]
-SCHEMA = 1  # raise it when a fact changes its meaning: what was stored under another number is not read
+SCHEMA = 2  # raise it when a fact changes its meaning: what was stored under another number is not read
 
 # Groups: the result and the last operand, which is the accumulator.
 _DOT = re.compile(r"^\s*(%[\w#]+) = tt\.dot(?:_scaled)? [^:\n]*(%[\w#]+)[^:%\n]* : ", re.MULTILINE)
@@ -24,7 +24,8 @@ class Facts:
     `instructions` are the distinct matrix instructions of the PTX ("wgmma m64n64k16.f32.bf16.bf16"), `target` is its
     architecture ("sm_90a"). `stack_bytes` holds local variables with an address (`local_bytes`) and registers that were
     spilled; `local_accesses` counts the instructions that use it. `loop_copies`, `narrow_products`, `to_e4m3` and the
-    digest `ptx` are told in gate_ptx.py, `barriers`, `warpgroup_arrives` and the digest `sass` in gate_cubin.py.
+    digest `ptx` are told in gate_ptx.py, `barriers`, `fp4_instructions`, `warpgroup_arrives` and the digest `sass` in
+    gate_cubin.py.
     `chained_dots` is told below. `assembler` is the ptxas that was used. `head` names the architecture whose PTX was
     assembled, where it is another's (see gate_compile.py).
     """
@@ -36,6 +37,7 @@ class Facts:
     stack_bytes: int
     local_bytes: int
     local_accesses: int
+    fp4_instructions: int
     barriers: int
     warpgroup_arrives: int
     loop_copies: tuple[str, ...]

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from . import codegen, gates, provenance
+from . import codegen, gates, golden_file, provenance
 from .codegen import Lines
 from .gate_report import RED, Judged
 from .golden_file import Refused
@@ -66,7 +66,8 @@ def record(judged: list[Judged], options: argparse.Namespace) -> list[str]:
 def _record(triton: str, judged: list[Judged], commit: str, reason: str | None) -> str:
     path, found = path_of(triton), _lines([each for each in judged if each.triton == triton])
     known = {gates.launch_id(*gate) for gate in gates.launches(triton)}
-    recorded, changes = codegen.read(path)
-    lines, changes = codegen.merged(recorded, found, changes, known=known, commit=commit, reason=reason)
-    codegen.write(path, triton, lines, changes)
+    with golden_file.locked(CODEGEN):
+        recorded, changes = codegen.read(path)
+        lines, changes = codegen.merged(recorded, found, changes, known=known, commit=commit, reason=reason)
+        codegen.write(path, triton, lines, changes)
     return f"{len(found)} gates recorded in {path.relative_to(ROOT)}"

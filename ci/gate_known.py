@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from ..kernels.w4a4 import FP4_KIND
 from .gate_work import Outcome
 
 
@@ -10,7 +11,8 @@ from .gate_work import Outcome
 class Known:
     """Gates of `capabilities` and kernels like `kernel`, under `tritons`, fail with `message` in the error.
 
-    One of them that passes is red as well: the line is then to be removed.
+    `instruction`: only those that expect one like it. One of them that passes is red as well: the line is then to be
+    removed. Of several lines that a gate is in, the first counts.
     """
 
     tritons: tuple[str, ...]
@@ -19,9 +21,24 @@ class Known:
     message: str
     reason: str
     link: str
+    instruction: str = "*"
+
+
+def _no_native_dot(tritons: tuple[str, ...], capability: tuple[int, int]) -> Known:
+    return Known(
+        tritons,
+        (capability,),
+        "w4a4.*",
+        "PassManager::run failed",
+        "it has no FP4 instruction for the architecture, and cannot take a scaled dot with scales of e4m3 apart",
+        "https://github.com/triton-lang/triton/issues/7549",
+        f"*{FP4_KIND}",
+    )
 
 
 KNOWN: tuple[Known, ...] = (
+    _no_native_dot(("3.6.0",), (11, 0)),
+    _no_native_dot(("3.6.0", "3.7.1"), (12, 1)),
     Known(
         ("3.6.0",),
         ((11, 0),),
@@ -42,6 +59,7 @@ def known_failure(outcome: Outcome, triton: str, table: tuple[Known, ...] = KNOW
             if triton in known.tritons
             and outcome.capability in known.capabilities
             and fnmatchcase(outcome.launch.kernel, known.kernel)
+            and fnmatchcase(outcome.launch.instruction or "", known.instruction)
         ),
         None,
     )

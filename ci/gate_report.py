@@ -5,11 +5,12 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import codegen
 from .gate_compile import arch_name
 from .gate_facts import Capability
 from .gate_known import known_failure
 from .gate_work import Outcome
-from .gates import launch_id
+from .gates import launch_id, launches
 
 RED = ("failed", "unexpected pass", "changed")
 MARKDOWN_FAILURES = 50  # GitHub cuts a summary off that is over 1 MiB
@@ -97,7 +98,7 @@ def _totals(judged: list[Judged], seconds: dict[str, float]) -> list[str]:
         reused = sum(each.outcome.reused for each in here)
         shared = sum(bool(each.outcome.facts and each.outcome.facts.head) for each in here)
         how = f"{reused} known from before, {shared} with the PTX of another architecture of their family"
-        lines.append(f"Triton {triton}: {len(here)} launches in {elapsed:.0f} s ({how})")
+        lines.append(f"Triton {triton}: {len(here)} of {len(launches(triton)):,} launches in {elapsed:.0f} s ({how})")
     red = sum(each.verdict in RED for each in judged)
     return [*lines, f"{red} of {len(judged)} gates are red" if red else f"all {len(judged)} gates hold"]
 
@@ -125,13 +126,17 @@ def markdown(judged: list[Judged], seconds: dict[str, float]) -> str:
 
 
 def write_junit(path: Path, judged: list[Judged]) -> None:
-    """One test case a gate; a known failure is one that was skipped, as pytest writes an expected failure."""
+    """One test case a gate; a known failure is one that was skipped, as pytest writes an expected failure.
+
+    Properties of a test case: its `function` in kernels/device, and, if it compiled, `assembler` and `facts`.
+    """
     suite = xml.Element("testsuite", name="compile-gates", tests=str(len(judged)))
     suite.set("failures", str(sum(each.verdict in RED for each in judged)))
     suite.set("skipped", str(sum(each.verdict == "known" for each in judged)))
     for each in judged:
         group = f"compile-gates.triton-{each.triton}.{arch_name(each.outcome.capability)}"
         case = xml.SubElement(suite, "testcase", classname=group, name=each.id, time=f"{each.outcome.seconds:.3f}")
+        _add_properties(case, each.outcome)
         if each.verdict in RED:
             failure = xml.SubElement(case, "failure", message=each.error or each.verdict)
             failure.text = each.repro
@@ -140,3 +145,12 @@ def write_junit(path: Path, judged: list[Judged]) -> None:
     root = xml.Element("testsuites")
     root.append(suite)
     xml.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _add_properties(case: xml.Element, outcome: Outcome) -> None:
+    found = {"function": outcome.launch.kernel}
+    if outcome.facts:
+        found |= {"assembler": outcome.facts.assembler, "facts": codegen.described(outcome.facts)}
+    properties = xml.SubElement(case, "properties")
+    for name, value in found.items():
+        xml.SubElement(properties, "property", name=name, value=value)

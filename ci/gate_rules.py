@@ -7,6 +7,7 @@ from ..contract.gpus import ARCHITECTURES
 from ..kernels.launch import Launch
 from ..kernels.tiles import Tile, shared_memory
 from ..kernels.variants import FORMS, Variant
+from ..kernels.w4a4 import FP4_KIND
 from .gate_compile import arch_name
 from .gate_facts import Capability, Facts, GateError
 
@@ -48,6 +49,7 @@ KERNELS: dict[str, Must] = {
     "quantize.quantize_rows": Must(),
     "w4a4.w4a4_gate_up": Must(),
     "w4a4.w4a4_down": Must(),
+    "w4a4_gluon.w4a4_gate_up_specialized": Must(),
     "w4a4_gluon.w4a4_down_specialized": Must(),
 }
 
@@ -99,6 +101,8 @@ def _instruction(facts: Facts, launch: Launch) -> Iterator[str]:
     if kinds != ([expected] if expected else []) or not all(part in one for one in facts.instructions):
         found = " and ".join(facts.instructions if part else kinds) or "none"
         yield f"the matrix instruction is {found}, but should be {launch.instruction or 'none'}"
+    if part == FP4_KIND and not facts.fp4_instructions:
+        yield "the machine code has no FP4 instruction, but should have some"
 
 
 def _kinds(facts: Facts) -> set[str]:

@@ -5,15 +5,16 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 
 from ..kernels.launch import Launch
+from . import gate_folders
 from .gate_compile import FAMILIES, Child
 from .gate_facts import Capability, GateError
-from .gate_work import Gate, Outcome, family_outcomes, where
+from .gate_work import Gate, Outcome, family_outcomes, length, where
 
 Group = list[Gate]  # one launch, on capabilities of one family
+Proved = tuple[Capability, str, str | None]  # of which kernel and instruction one launch stands for the others
 Progress = Callable[[Outcome], None]
 
 
@@ -29,9 +30,10 @@ class Settings:
 def run(gates: Iterable[Gate], settings: Settings, progress: Progress = lambda outcome: None) -> list[Outcome]:
     """The outcomes of all `gates`, in their order.
 
-    Of every kernel, one launch is compiled for each architecture of a family first. Where its PTX is the same, and as
-    much shared memory is needed, the kernel's other launches get their PTX from the first of them.
+    Of every kernel and matrix instruction, one launch is compiled for each architecture of a family first. Where its
+    PTX is the same, and as much shared memory is needed, the others get their PTX from the first of the architectures.
     """
+    gate_folders.remove_left_over()
     gates = list(gates)
     pool = _Pool(settings, progress)
     try:
@@ -48,8 +50,12 @@ def run(gates: Iterable[Gate], settings: Settings, progress: Progress = lambda o
     return [found[_key(gate)] for gate in gates]
 
 
-def _members(group: Group, sharing: set[tuple[Capability, str]]) -> frozenset[Capability]:
-    return frozenset(capability for capability, launch in group if (capability, launch.kernel) in sharing)
+def _members(group: Group, sharing: set[Proved]) -> frozenset[Capability]:
+    return frozenset(gate[0] for gate in group if _proved(*gate) in sharing)
+
+
+def _proved(capability: Capability, launch: Launch) -> Proved:
+    return capability, launch.kernel, launch.instruction
 
 
 def _key(gate: Gate) -> tuple:
@@ -62,33 +68,28 @@ def _groups(gates: list[Gate]) -> list[Group]:
     groups: dict[tuple, Group] = {}
     for gate in gates:
         groups.setdefault((family[gate[0]], replace(gate[1], stage="", instruction=None)), []).append(gate)
-    return sorted(groups.values(), key=lambda group: (_length(group[0][1]), len(group)), reverse=True)
-
-
-def _length(launch: Launch) -> int:
-    """Grows with the time that `launch` takes to compile: kernels with K loops first, large tiles first."""
-    sizes = prod(value for _, value in launch.constexprs if isinstance(value, int) and value)
-    return sizes * (1000 if "k_units" in dict(launch.arguments) else 1)
+    return sorted(groups.values(), key=lambda group: (length(group[0][1]), len(group)), reverse=True)
 
 
 def _split(groups: list[Group]) -> tuple[list[Group], list[Group]]:
-    """(of each family and kernel, a launch that most of its architectures have; all other groups)."""
+    """(of each family, kernel and instruction, the longest that most of its architectures have; all other groups)."""
     proofs: dict[tuple, Group] = {}
     for group in groups:
-        key = (next(family for family in FAMILIES if group[0][0] in family), group[0][1].kernel)
+        capability, launch = group[0]
+        key = (next(family for family in FAMILIES if capability in family), launch.kernel, launch.instruction)
         if len(group) > len(proofs.get(key, group[:1])):
             proofs[key] = group
     chosen = list(proofs.values())
     return chosen, [group for group in groups if group not in chosen]
 
 
-def _alike(proofs: Iterable[list[Outcome]]) -> set[tuple[Capability, str]]:
-    """The (capability, kernel) that get the PTX of the first architecture of their family."""
+def _alike(proofs: Iterable[list[Outcome]]) -> set[Proved]:
+    """What gets the PTX of the first architecture of its family."""
     found = set()
     for first, *others in proofs:
         for each in others:
             if first.facts and each.facts and _code(first) == _code(each):
-                found.add((each.capability, each.launch.kernel))
+                found.add(_proved(each.capability, each.launch))
     return found
 
 

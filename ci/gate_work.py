@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from ..kernels.launch import Launch
@@ -28,9 +29,9 @@ class Family:
     """One launch on several capabilities of a family: Triton's PTX of the first may serve those in `sharing`."""
 
     def __init__(self, gates: list[Gate], sharing: frozenset[Capability], directory: Path | None):
-        self.gates, self.sharing = gates, sharing
-        self.cache = gate_cache.Cache(directory)
         self.head, self.head_binary = gates[0][0], None
+        self.gates, self.sharing = gates, sharing - {self.head}
+        self.cache = gate_cache.Cache(directory)
 
     def outcomes(self) -> list[Outcome]:
         return [self._outcome(*gate) for gate in self.gates]
@@ -67,6 +68,12 @@ class Family:
 def family_outcomes(gates: list[Gate], sharing: frozenset[Capability], directory: Path | None) -> list[Outcome]:
     """The outcomes of `gates`, one launch on several capabilities, in this process."""
     return Family(gates, sharing, directory).outcomes()
+
+
+def length(launch: Launch) -> int:
+    """Grows with the tile and with the time that `launch` takes to compile; kernels with a K loop are above others."""
+    sizes = prod(value for _, value in launch.constexprs if isinstance(value, int) and value)
+    return sizes * (1000 if "k_units" in dict(launch.arguments) else 1)
 
 
 def where(gate: Gate) -> str:

@@ -1,7 +1,7 @@
 """The compile gates: every launch that a plan can choose, judged by what the compiler makes of it.
 
 Needs Triton, but neither torch nor a GPU. `launches` lists what is gated, `compile_in_child` compiles one of them and
-`check` compares the facts with what the launch and its architecture demand.
+`check` compares the facts with what the launch and its architecture demand. gate_choice.py says what a run takes of it.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,6 @@ __all__ = [
     "GateError",
     "arch_name",
     "check",
-    "chosen",
     "compile_in_child",
     "compile_launch",
     "launch_id",
@@ -66,8 +65,9 @@ W4A4_SAMPLES: tuple[tuple[int, LayerShape, str, str, bool, str], ...] = (
     (512, CHECKPOINTS["GLM-5.2"], "bf16", "silu", False, "prefill_w4a4_atomic"),
     (4096, CHECKPOINTS["GLM-5.2"], "fp16", "silu", False, "prefill_w4a4_native"),
     (1, CHECKPOINTS["Qwen3.6-35B-A3B"], "bf16", "silu", False, "prefill_w4a4_specialized"),
-    (512, CHECKPOINTS["GLM-5.2"], "fp16", "silu", True, "prefill_w4a4_specialized"),
-    (4096, CHECKPOINTS["Qwen3.6-35B-A3B"], "fp16", "silu", False, "prefill_w4a4_specialized"),
+    (512, CHECKPOINTS["GLM-5.2"], "fp16", "gelu", True, "prefill_w4a4_specialized"),
+    (4096, CHECKPOINTS["Qwen3.6-35B-A3B"], "fp16", "gelu_tanh", False, "prefill_w4a4_specialized"),
+    (4096, CHECKPOINTS["Qwen3.6-35B-A3B"], "bf16", "swigluoai", False, "prefill_w4a4_specialized"),
 )
 
 # Of a linear layer: rows for the GEMV and for both blocks, with K that is cut wide and narrow, in both dtypes; and of a
@@ -90,14 +90,21 @@ def launches(
     """
     found: dict[tuple[Capability, Launch], tuple[Capability, Launch]] = {}
     for capability in capabilities:
-        # A release that cannot plan for it gates what the default does, so that an unexpected pass shows.
-        by = DEFAULT_TRITON if triton in NO_ASSEMBLER.get(capability, ()) else triton
+        by = planning_triton(capability, triton)
         gpus = [gpu for gpu in CARDS if gpu.capability == capability]
         layers = [launch for gpu in gpus for launch in _published(gpu, by) + _ragged(gpu, by)]
         rest = [launch for gpu in gpus for launch in _samples(gpu, by) + _w4a4(gpu, by) + _linear(gpu)]
         for launch in layers + rest + _portable(capability, by):
             found.setdefault((capability, replace(launch, stage="")), (capability, launch))
     return tuple(found.values())
+
+
+def planning_triton(capability: Capability, triton: str) -> str:
+    """The release by whose plans `triton` gates `capability`: one that cannot plan for it gates what the default does.
+
+    So an unexpected pass shows.
+    """
+    return DEFAULT_TRITON if triton in NO_ASSEMBLER.get(capability, ()) else triton
 
 
 def _published(gpu: Gpu, triton: str) -> list[Launch]:
@@ -131,15 +138,19 @@ def _samples(gpu: Gpu, triton: str) -> list[Launch]:
 
 def _w4a4(gpu: Gpu, triton: str) -> list[Launch]:
     """W4A4_SAMPLES, the quantizer, and all that "auto" chooses of W4A4 on a card with an FP4 instruction."""
-    samples = [_with_input_scales(gpu, triton, *sample) for sample in W4A4_SAMPLES]
-    forms = w4a4.FORMS
-    samples = [plan for plan in samples if not forms[plan.kernel].native or plan.launch("gate_up").constexpr("NATIVE")]
+    able = [sample for sample in W4A4_SAMPLES if w4a4.is_native(gpu, triton) or not w4a4.FORMS[sample[-1]].native]
+    samples = [_with_input_scales(gpu, triton, *sample) for sample in able]
     return _distinct([*samples, *_native(gpu, triton)]) + [pointwise.quantize(dtype, "128x4") for dtype in DTYPES]
 
 
 def _native(gpu: Gpu, triton: str) -> list[LayerPlan]:
+    """All that "auto" chooses on a card with an FP4 instruction.
+
+    A release that does not make it gates a plan of the default's, so that an unexpected pass shows.
+    """
     if not w4a4.is_native(gpu, triton):
-        return []
+        plan = _with_input_scales(gpu, DEFAULT_TRITON, 4096, CHECKPOINTS["GLM-5.2"], "bf16", "silu", False, "w4a4")
+        return [plan] if w4a4.is_native(gpu, DEFAULT_TRITON) else []
     return [
         _with_input_scales(gpu, triton, tokens, shape, dtype, activation, weigh, "w4a4")
         for shape, dtype, weigh in product(CHECKPOINTS.values(), DTYPES, (False, True))
@@ -178,45 +189,14 @@ def _linear(gpu: Gpu) -> list[Launch]:
 
 def _distinct(plans: Iterable[LayerPlan | LinearPlan]) -> list[Launch]:
     """The launches of all `plans`, in the order of their first appearance."""
-    return list(dict.fromkeys(launch for plan in plans for launch in plan.launches))
-
-
-def chosen(triton: str = DEFAULT_TRITON) -> tuple[tuple[Capability, Launch], ...]:
-    """The part of `launches` that a run gates unless it is asked for all.
-
-    Whole are the plans of golden/plans.json: what "auto" chooses in bf16 without weight_on_input. Of the other launches
-    those are taken that show something new of their kernel on their architecture: a tile with its kind of K, or a value
-    of an option, a dtype or a type of scales.
-    """
-    gates = launches(triton)
-    planned = {(capability, replace(launch, stage="")) for capability, launch in _recorded(triton)}
-    first = [gate for gate in gates if (gate[0], replace(gate[1], stage="")) in planned]
-    seen = {feature for gate in first for feature in _features(*gate)}
-    taken = set(first)
-    for gate in gates:
-        if not _features(*gate) <= seen:
-            taken.add(gate)
-            seen |= _features(*gate)
-    return tuple(gate for gate in gates if gate in taken)
-
-
-def _recorded(triton: str) -> Iterable[tuple[Capability, Launch]]:
-    """Every (capability, launch) of golden/plans.json."""
-    for gpu, shape, tokens in product(CARDS, CHECKPOINTS.values(), TOKENS):
-        for launch in plan_layer(gpu, shape, tokens, triton=triton).launches:
-            yield gpu.capability, launch
-
-
-def _features(capability: Capability, launch: Launch) -> set[tuple]:
-    """What a launch shows of its kernel on `capability`."""
-    options = {pair for pair in launch.constexprs if not _is_size(pair[1])}
-    return {(capability, launch.kernel, *pair) for pair in {("tile", tile_name(launch)), *launch.arguments, *options}}
+    objects = {id(launch): launch for plan in plans for launch in plan.launches}  # plans share many
+    return list(dict.fromkeys(objects.values()))
 
 
 def launch_id(capability: Capability, launch: Launch) -> str:
     """Names a gate: "sm_90-gate_up-w4a16_gemm-bf16-fp8e4nv-m128-n64-kb32-unit32-4w-3s"."""
     types = dict.fromkeys(kind[1:] for _, kind in launch.arguments if kind in ("*bf16", "*fp16", "*fp8e4nv"))
-    options = (_short(name, value) for name, value in launch.constexprs if not _is_size(value))
+    options = (_short(name, value) for name, value in launch.constexprs if not is_size(value))
     names = dict.fromkeys((launch.stage, launch.kernel.rsplit(".", 1)[-1]))
     parts = [arch_name(capability), *names, *types, *options, *tile_name(launch).split(" ")]
     return "-".join(part for part in parts if part)
@@ -224,11 +204,12 @@ def launch_id(capability: Capability, launch: Launch) -> str:
 
 def tile_name(launch: Launch) -> str:
     """The sizes that a launch is compiled for, its warps and stages: "m128 n64 kb32 4w 3s"."""
-    sizes = [_short(name, value) for name, value in launch.constexprs if _is_size(value)]
+    sizes = [_short(name, value) for name, value in launch.constexprs if is_size(value)]
     return " ".join([*sizes, f"{launch.num_warps}w", f"{launch.num_stages}s"])
 
 
-def _is_size(value: object) -> bool:
+def is_size(value: object) -> bool:
+    """Whether the value of a constexpr is a size, not an option."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -1,8 +1,10 @@
 """This host's GPUs as NVML knows them, and those that CUDA_VISIBLE_DEVICES leaves to a session. Imports no torch.
 
-python -m nvfp4_suite.ci.gpus     lists them, a kind a paragraph
+python -m nvfp4_suite.ci.gpus                                    lists them, a kind a paragraph
+python -m nvfp4_suite.ci.gpus --expect "NVIDIA H200 (sm_90)"     and fails unless they are of this kind alone
 """
 
+import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -198,14 +200,21 @@ def kind_name(kind: Kind) -> str:
     return "{} (sm_{}{})".format(kind[0], *kind[1])
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m nvfp4_suite.ci.gpus", description="lists this host's GPUs")
+    parser.add_argument("--expect", metavar="KIND", help="fail unless all are of this kind, as the list names it")
+    expected = parser.parse_args(arguments).expect
     try:
-        found = mine()
+        found = kinds(mine())
     except NoGpu as error:
         print(error, file=sys.stderr)
         return 1
-    for kind, ones in kinds(found).items():
+    for kind, ones in found.items():
         print(f"{len(ones)} x {kind_name(kind)}", *(f"  {one.device}" for one in ones), sep="\n")
+    names = [kind_name(kind) for kind in found]
+    if expected is not None and names != [expected]:
+        print(f"the kind of GPU is {' and '.join(names)}, but should be {expected}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from . import gpus
 from .environment import CHANGES_CODE
+from .files import write_json
 from .gpus import Device
 from .provenance import sources_digest
 
 PACKAGES = ("torch", "triton", "numpy", "ml-dtypes", "safetensors", "pytest", "pytest-xdist")
-VARIABLES = ("CUBLAS", "CUDA_", "NVFP4_SUITE_", "NVIDIA_", "OMP_", "PYTORCH_", "TORCH_", "TRITON_")  # as they begin
+# As they begin. A container's own NVIDIA_REQUIRE_... and the like say nothing of what runs.
+VARIABLES = ("CUBLAS", "CUDA_", "NVFP4_SUITE_", "NVIDIA_TF32", "NVIDIA_VISIBLE", "OMP_", "PYTORCH", "TORCH_", "TRITON_")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -48,10 +50,7 @@ def differences(then: dict, now: dict) -> list[str]:
 
 def write(folder: Path, facts: dict) -> Path:
     """The report as FOLDER/environment.json."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "environment.json"
-    path.write_text(json.dumps(facts, indent=2) + "\n")
-    return path
+    return write_json(folder / "environment.json", facts)
 
 
 def _version(package: str) -> str | None:

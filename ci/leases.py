@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from . import gpus
 from .gpus import Device, NoGpu, Visible
 
 FOLDER = "NVFP4_SUITE_LEASES"  # the variable that names another folder; containers of one host must share one
@@ -60,6 +61,21 @@ def lease(visible: list[Visible], most: int | None = None) -> tuple[list[Lease],
         found = _take(one)
         (leases if isinstance(found, Lease) else busy).append(found)
     return leases, busy
+
+
+def lease_mine(most: int | None = None, *, one_kind: str = "") -> tuple[list[Lease], list[Busy]]:
+    """`lease` of the devices that this process may use. Raises NoGpu where there are none, or where none is free.
+
+    Also where they are of several kinds: `one_kind` says what to do about it.
+    """
+    found = gpus.mine()
+    kinds = [gpus.kind_name(kind) for kind in gpus.kinds(found)]
+    if len(kinds) > 1:
+        raise NoGpu(f"has GPUs of {len(kinds)} kinds, {' and '.join(kinds)}, but a session tests one kind: {one_kind}")
+    leased, busy = lease(found, most)
+    if not leased:
+        raise NoGpu("finds no free GPU: " + "; ".join(f"{one.device} is held by {one.owner}" for one in busy))
+    return leased, busy
 
 
 def _take(one: Visible) -> Lease | Busy:

@@ -5,7 +5,6 @@ It holds, for each card and setting, for each shape, runs of token counts that h
 input scales: Triton 3.6.0, 3.7.1; with input scales: Triton 3.7.1".
 """
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -13,7 +12,6 @@ from itertools import groupby
 from pathlib import Path
 
 from . import golden_file
-from .golden_file import Refused
 from .plans import TOKENS, Cell, Setting
 
 SCHEMA = "plans.schema.json"
@@ -66,12 +64,7 @@ def _count(plans: dict[str, dict]) -> int:
 
 def read(path: Path) -> tuple[list[Cell], list[dict]]:
     """The cells and the changes of `path`. Raises Refused for a file that is not there or not as the tool writes it."""
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Refused(f"{path.name} should be a file that can be read: {error}") from error
-    except ValueError as error:
-        raise Refused(_damaged(path, f"it is no JSON: {error}")) from error
+    held = golden_file.load(path)
     try:
         found = [*_cells(held["plans"], held["tokens"])]
         count, changes = _count(held["plans"]), [dict(change) for change in held["changes"]]
@@ -79,12 +72,8 @@ def read(path: Path) -> tuple[list[Cell], list[dict]]:
             raise ValueError(f"it says count {held['count']}, but has {count} runs")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise Refused(_damaged(path, what)) from error
+        raise golden_file.Damaged(path, what) from error
     return found, changes
-
-
-def _damaged(path: Path, what: str) -> str:
-    return f"{path.name} is not as the tool wrote it: {what}; take it from git again"
 
 
 def _cells(plans: dict, tokens: list[int]) -> Iterable[Cell]:

@@ -1,12 +1,13 @@
 """Where a golden digest comes from: toolchain, device and sources; and whether this tree may record at all."""
 
 import hashlib
+import json
 import os
 import platform
 import subprocess
 from pathlib import Path
 
-from .exact import Refused
+from .golden_file import Refused
 
 ROOMS = ("cases", "ci", "contract", "kernels", "reference")
 
@@ -70,6 +71,14 @@ def clean_commit(root: Path) -> str:
     if changes:
         raise Refused(f"the tree is dirty, but should be committed outside golden/ before recording:\n{changes}")
     return _git(root, "rev-parse", "HEAD").strip()
+
+
+def committed_entries(root: Path, path: Path) -> set[str]:
+    """The keys of a golden file's entries as it is in the commit that `root` is at; none where it has no such file."""
+    name = path.relative_to(root).as_posix()
+    if not _git(root, "ls-tree", "--name-only", "HEAD", "--", name):
+        return set()
+    return set(json.loads(_git(root, "show", f"HEAD:{name}"))["entries"])
 
 
 def _git(root: Path, *arguments: str) -> str:

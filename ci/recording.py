@@ -1,26 +1,25 @@
-"""Digests of the order-free cases as an engine computes them: the reference, the interpreter or this host's GPU.
+"""Digests as an engine computes them: the reference, the interpreter or this host's GPUs. Every output is judged first.
 
-An engine runs in a fresh process, because a process either interprets kernels or compiles them. Every output is judged
-before it becomes a digest: the inputs are proved order-free, and a kernel's output equals the reference bit for bit.
+Order-free inputs are proved so, and a kernel's output then equals the reference bit for bit; of other inputs it lies
+within the bound of the reference. An engine runs in processes of its own (golden_work.py), because a process either
+interprets kernels or compiles them.
 """
 
 import hashlib
 import os
-import sys
-import tempfile
-import time
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
-from ..contract.case import Case, Inputs, torch_dtype
+from ..contract.case import Case, Inputs, random_inputs, torch_dtype
+from ..contract.gpu_names import speed_class
 from ..contract.gpus import current
-from ..contract.kernel import Kernel, Promise
+from ..contract.kernel import Kernel
+from . import plans
 from .environment import code_changing
-from .exact import Outcome, Refused, key
 from .gate_compile import arch_name
+from .golden_due import Task
+from .outcomes import Outcome, Refused
+from .program_steps import plan_of
 from .provenance import provenance
 
 if TYPE_CHECKING:
@@ -30,12 +29,16 @@ ENGINES = ("reference", "interpreter", "gpu")
 
 
 @dataclass(frozen=True)
-class Run:
-    """One process's outcomes by key. `engine` is the resolved name: "reference", "interpreter" or one like "sm_90"."""
+class Engine:
+    """What a process is: "reference", "interpreter" or one like "sm_90", on which torch device, and on what it runs.
 
-    engine: str
-    provenance: dict[str, str]
-    outcomes: dict[str, Outcome]
+    `speed` is the name of a GPU's speed class.
+    """
+
+    name: str
+    device: str
+    facts: dict[str, str]
+    speed: str | None = None
 
 
 def digest(tensor: "Tensor") -> str:
@@ -53,40 +56,6 @@ def digest(tensor: "Tensor") -> str:
     return hashlib.sha256(header.encode() + elements.tobytes()).hexdigest()
 
 
-def forms_of(case: Case) -> list[str]:
-    """The rounding forms in which `case` has a digest: its format's own, and those of the kernels that take it."""
-    from ..kernels.registry import KERNELS
-
-    promises = [kernel.promise for kernel in KERNELS.values()]
-    return sorted({case.format} | {promise.orderfree_rounding for promise in promises if promise.takes(case)})
-
-
-def kernels_for(engine: str, case: Case, rounding: str) -> list[Kernel]:
-    """The registered kernels that are held to `case` in that `rounding` form on `engine` ("interpreter", "sm_90")."""
-    from ..kernels.registry import KERNELS
-
-    def promised(promise: Promise) -> bool:
-        on_gpu = promise.capabilities is None or engine in map(arch_name, promise.capabilities)
-        runs_there = promise.interpreted if engine == "interpreter" else on_gpu
-        return promise.takes(case) and promise.orderfree_rounding == rounding and runs_there
-
-    return [kernel for kernel in KERNELS.values() if promised(kernel.promise)]
-
-
-def due(engine: str, cases: tuple[Case, ...]) -> list[tuple[Case, str]]:
-    """The (case, rounding form) that `engine` must give a digest for.
-
-    The reference: all. Others: those that some kernel promises there; the interpreter leaves out the tier "all", whose
-    cases would take it minutes each.
-    """
-    pairs = [(case, rounding) for case in cases for rounding in forms_of(case)]
-    if engine == "reference":
-        return pairs
-    if engine == "interpreter":
-        pairs = [(case, rounding) for case, rounding in pairs if case.tier != "all"]
-    return [(case, rounding) for case, rounding in pairs if kernels_for(engine, case, rounding)]
-
-
 def layer_output(kernel: Kernel, inputs: Inputs, case: Case) -> "Tensor":
     """What `kernel` makes of `inputs`, on their device: [T, H] in the case's dtype."""
     prepared = kernel.prepare(inputs.banks)
@@ -97,78 +66,78 @@ def reference_output(inputs: Inputs, case: Case, rounding: str) -> "Tensor":
     """The right answer in that `rounding` form: [T, H] in the case's dtype, on the CPU."""
     from ..reference.moe import expert_layer
 
-    tensors = (inputs.hidden_states, inputs.banks, inputs.topk_weights, inputs.topk_ids)
-    return expert_layer(*tensors, rounding=rounding, **case.options).to(torch_dtype(case.dtype))
+    return expert_layer(*_tensors(inputs), rounding=rounding, **case.options).to(torch_dtype(case.dtype))
 
 
-def outcome(engine: str, case: Case, rounding: str) -> Outcome:
-    """`case` on `engine`, judged; whatever goes wrong is the outcome's problem, so that one case cannot hide others."""
+def _tensors(inputs: Inputs) -> tuple:
+    return inputs.hidden_states, inputs.banks, inputs.topk_weights, inputs.topk_ids
+
+
+def outcome(engine: Engine, task: Task) -> Outcome:
+    """`task` on `engine`, judged; whatever goes wrong is the outcome's problem, so that one case cannot hide others."""
     try:
-        return Outcome(digest=_judged_digest(engine, case, rounding))
+        if task.case.inputs == "orderfree":
+            return Outcome(_exact_digest(engine, task))
+        return _recorded(engine, task)
     except Exception as error:
         return Outcome(problem=f"{type(error).__name__}: {error}")
 
 
-def _judged_digest(engine: str, case: Case, rounding: str) -> str:
+def _exact_digest(engine: Engine, task: Task) -> str:
     from ..reference.draws.layer import draw
     from ..reference.judge import bitwise, context_of
     from ..reference.orderfree import prove
 
-    inputs = draw(case)
-    prove(inputs, case)
-    expected = reference_output(inputs, case, rounding)
-    outputs = {"reference": expected}
-    if engine != "reference":
-        on_device = inputs.to("cpu" if engine == "interpreter" else "cuda")
-        kernels = kernels_for(engine, case, rounding)
-        outputs = {kernel.name: layer_output(kernel, on_device, case).cpu() for kernel in kernels}
-    for name, actual in outputs.items():  # the reference too: an output of zeros is refused
-        bitwise(actual, expected, **context_of(case), kernel=name, engine=engine)
-    (found,) = {digest(actual) for actual in outputs.values()}
-    return found
+    inputs = draw(task.case)
+    prove(inputs, task.case)
+    actual = expected = reference_output(inputs, task.case, task.rounding)
+    if task.kernel:
+        actual = _kernel_output(engine, task, inputs)
+    # The reference is judged too: an output of zeros is refused.
+    bitwise(actual, expected, **context_of(task.case), kernel=task.kernel or "reference", engine=engine.name)
+    return digest(actual)
 
 
-def run(engine: str, cases: tuple[Case, ...]) -> Run:
-    """The outcomes of all that is due on `engine`, one of ENGINES, in this process; says on stderr how far it is."""
-    name = _start(engine)
-    facts = provenance(name)
-    print(f"{name}: {', '.join(f'{what} {value}' for what, value in facts.items())}", file=sys.stderr)
-    outcomes, pairs = {}, due(name, cases)
-    for place, (case, rounding) in enumerate(pairs, 1):
-        print(f"[{place}/{len(pairs)}] {key(case, rounding)}", end=" ", file=sys.stderr, flush=True)
-        start = time.perf_counter()
-        outcomes[key(case, rounding)] = found = outcome(name, case, rounding)
-        print("FAILED" if found.problem else "ok", f"{time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
-    return Run(name, facts, outcomes)
+def _recorded(engine: Engine, task: Task) -> Outcome:
+    from ..reference.bounds import enclose
+    from ..reference.judge import bounded, context_of
+
+    inputs = random_inputs(task.case)
+    actual = _kernel_output(engine, task, inputs)
+    interval = enclose(*_tensors(inputs), rounding=task.rounding, **task.case.options)
+    bounded(actual, interval, **context_of(task.case), kernel=task.kernel, engine=engine.name)
+    return Outcome(digest(actual), plan=described(task, engine.device))
 
 
-def _start(engine: str) -> str:
-    """Makes this process one of `engine` and returns its resolved name."""
+def _kernel_output(engine: Engine, task: Task, inputs: Inputs) -> "Tensor":
+    from ..kernels.registry import KERNELS
+
+    return layer_output(KERNELS[task.kernel], inputs.to(engine.device), task.case).cpu()
+
+
+def described(task: Task, device: str) -> str:
+    """The plan of the task's kernel on `device`, in one line."""
+    import torch
+
+    from ..kernels.experts import gpu_of, release
+
+    plan = plan_of(task.kernel, task.case, gpu_of(torch.device(device)), release())
+    return plans.described(plan) if plan else f"kernel={task.kernel}"
+
+
+def start(engine: str) -> Engine:
+    """Makes this process one of `engine`, one of ENGINES."""
     if engine == "interpreter":
         os.environ["TRITON_INTERPRET"] = "1"
         from . import interpreter  # noqa: F401  (importing it repairs Triton's interpreter)
     if engine != "gpu":
-        return engine
+        return Engine(engine, "cpu", provenance(engine))
     if variable := code_changing():
         raise Refused(f"{variable} is set, but should be unset for the engine gpu: other code would run")
     import torch
 
     if not torch.cuda.is_available():
         raise Refused(f"the engine gpu needs a CUDA GPU, but torch {torch.__version__} sees none on this host")
-    return arch_name(current(0).capability)
-
-
-def run_in_fresh_process(engine: str, cases: tuple[Case, ...]) -> Run:
-    """`run` in a new process with an empty Triton cache. Raises Refused if the process dies."""
-    with (
-        tempfile.TemporaryDirectory(prefix="triton-cache-", ignore_cleanup_errors=True) as cache,
-        ProcessPoolExecutor(1, get_context("spawn"), initializer=_use_cache, initargs=(cache,)) as pool,
-    ):
-        try:
-            return pool.submit(run, engine, cases).result()
-        except BrokenProcessPool as error:
-            raise Refused(f"the process of engine {engine} died in the case that it named last") from error
-
-
-def _use_cache(directory: str) -> None:
-    os.environ["TRITON_CACHE_DIR"] = directory
+    gpu = current(0)
+    name = arch_name(gpu.capability)
+    return Engine(name, "cuda:0", provenance(name), speed_class(gpu).name)

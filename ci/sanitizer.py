@@ -11,8 +11,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from .files import write_json
+
 TOOLS = ("memcheck", "racecheck")
 CASES = ("tests/moe/test_orderfree.py", "tests/moe/test_random.py")  # every case by every kernel, every card's tiles
+RECORD = "sanitizer.json"
 VARIABLE = "NVFP4_SUITE_SANITIZER"  # names the tool that a test runs under
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,8 +88,13 @@ def verdict(tool: str, logs: dict[str, str], tests: int, baseline: tuple[Known, 
 
 
 def run(tool: str, artifacts: Path, rest: list[str], env: dict[str, str]) -> int:
-    """Runs the smoke tier under `tool`; 0 if the tool works here, the tests pass and it found nothing new."""
+    """Runs the smoke tier under `tool`; 0 if the tool works here, the tests pass and it found nothing new.
+
+    What is wrong is printed, and left in `artifacts` for a report.
+    """
+    (artifacts / RECORD).unlink(missing_ok=True)
     problems = _unable(tool, artifacts, env) or _run(tool, artifacts, rest, env)
+    write_json(artifacts / RECORD, {"tool": tool, "problems": problems})
     print("\n".join(problems) or f"{tool}: clean", flush=True)
     return 1 if problems else 0
 

@@ -1,6 +1,8 @@
 """Our kernels as Kernel entries: the only way in for layer tests, goldens, benchmarks and mutants."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -50,6 +52,19 @@ class W4A4Kernel(PlannedKernel):
     ) -> Tensor:
         banks, scales = prepared
         return super().run(banks, hidden_states, topk_weights, topk_ids, scales=scales, **options)
+
+
+@dataclass(frozen=True)
+class ForeignKernel:
+    """Somebody else's kernel on trial: `layer(hidden_states, prepared, topk_weights, topk_ids, **options)`."""
+
+    name: str
+    promise: Promise
+    prepare: Callable[[ExpertBanks], Any]
+    layer: Callable[..., Tensor]
+
+    def run(self, prepared: Any, hidden_states: Tensor, topk_weights: Tensor, topk_ids: Tensor, **options) -> Tensor:
+        return self.layer(hidden_states, prepared, topk_weights, topk_ids, **options)
 
 
 def _w4a4(name: str) -> W4A4Kernel:

@@ -5,7 +5,7 @@ from ..contract.gpus import Gpu
 
 TRITONS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
 
-# The releases whose assembler stops with an error. 3.7.1's has not been tried.
+# The releases whose assembler stops with an error; 3.7.1's is the first that knows sm_110.
 NO_ASSEMBLER: dict[tuple[int, int], tuple[str, ...]] = {(11, 0): ("3.6.0",)}
 
 

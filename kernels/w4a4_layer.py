@@ -13,7 +13,7 @@ from .arguments import as_declared, check_sizes
 from .launch import Launch, start
 from .plan import LayerPlan
 from .quantizer import start_quantize
-from .w4a4 import PROGRAMS_PER_SM, SPECIALIZED_DOWN, SPECIALIZED_PER_SM
+from .w4a4 import PROGRAMS_PER_SM, SPECIALIZED_DOWN, SPECIALIZED_GATE_UP, SPECIALIZED_PER_SM
 
 INTERPRETED_PROGRAMS = 3  # few, so that each of them has several tiles
 
@@ -100,8 +100,11 @@ def gate_up(
     check_sizes(launch, k=2 * x[0].shape[1], N=columns)
     out, out_scale = (x[0].new_empty(routes, columns // per_byte) for per_byte in (2, 16))
     operands = _operands(launch, x, weights) | {"stored": stored, "out": out, "out_scale": out_scale, "N": columns}
-    grid = (blocks * triton.cdiv(columns, launch.constexpr("BLOCK_N")),)
-    start(launch, grid, **operands, **lists, rows_per_input=routes // len(x[0]), **options)
+    programs = blocks * triton.cdiv(columns, launch.constexpr("BLOCK_N"))
+    if launch.kernel == SPECIALIZED_GATE_UP:
+        operands["blocks"] = blocks
+        programs = min(programs, resident_programs(out.device, SPECIALIZED_PER_SM))
+    start(launch, (programs,), **operands, **lists, rows_per_input=routes // len(x[0]), **options)
     return out, out_scale
 
 

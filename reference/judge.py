@@ -1,6 +1,7 @@
 """Judges of an output: bit for bit where one answer is right, else inside a derived enclosure. None has a tolerance.
 
-Each raises AssertionError with an explanation; README.md beside this file shows one of each. What they share:
+Each raises AssertionError with an explanation; README.md beside this file shows one of each. Where single elements are
+wrong, the error's attribute `wrong` says which: bool, of the output's shape. What they share:
 
 `routing`: (topk_ids [T, top_k], number of experts), for an output whose rows are the T tokens, or the T * top_k routes
 in that order: the explanation then names experts and slots. `operands`: (x [R, K], weight [N, K]), global scale
@@ -58,7 +59,7 @@ def bitwise(
     if wrong.any():
         what = f"the output differs from the expected bits in {counted(wrong)} elements"
         found = find(Difference(actual, expected, wrong, ids, operands=operands))
-        _fail(what, context, *explain.difference(actual, expected, wrong), ("pattern", found))
+        _fail(what, context, *explain.difference(actual, expected, wrong), ("pattern", found), wrong=wrong)
 
 
 def bounded(
@@ -101,7 +102,7 @@ def bounded(
         what = f"the output leaves its enclosure in {counted(wrong)} elements"
         sections = explain.difference(actual, expected, wrong, (lower, upper))
     found = find(Difference(actual, expected, wrong, ids if named is None else named, routes, operands))
-    _fail(what, context, *sections, ("scaled", scaled), ("pattern", found))
+    _fail(what, context, *sections, ("scaled", scaled), ("pattern", found), wrong=None if inside.all() else wrong)
 
 
 def boundary(
@@ -135,16 +136,20 @@ def boundary(
     if verdict.wrong_scales.any() or verdict.wrong_codes.any():
         wrong = f"{counted(verdict.wrong_scales)} block scales and {counted(verdict.wrong_codes)} codes"
         sections = code_report.sections(values, scale, codes, verdict, ids)
-        _fail(f"no values within the enclosure give {wrong}", context, *sections)
+        elements = (verdict.wrong_codes | verdict.wrong_scales.unsqueeze(-1)).flatten(1)
+        _fail(f"no values within the enclosure give {wrong}", context, *sections, wrong=elements)
     _check_zeros(
         "expected codes are exact zeros", (verdict.first_code | verdict.last_code) & 7 == 0, zeros_expected, context
     )
     _check_share("codes have more than one right answer", verdict.uncertain, context)
 
 
-def _fail(what: str, context: dict, *sections: Section) -> None:
+def _fail(what: str, context: dict, *sections: Section, wrong: Tensor | None = None) -> None:
     __tracebackhide__ = True
-    raise AssertionError(explain.report(what, context, sections))
+    error = AssertionError(explain.report(what, context, sections))
+    if wrong is not None:
+        error.wrong = wrong
+    raise error
 
 
 def _on_host(tensor: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 Engines: "interpreter" runs kernels on the CPU in Triton's interpreter, "gpu" runs the tests that use `device` on this
 host's GPU, "compile" runs tests/compile alone, without a device and without torch, "peers" runs tests/peers alone, with
-other projects' packages and without Triton.
+other projects' packages and without Triton, "browser" runs tests/browser alone, without torch and Triton.
 """
 
 import os
@@ -15,21 +15,26 @@ import pytest
 
 from nvfp4_suite.ci.due import within
 from nvfp4_suite.ci.environment import code_changing
+from nvfp4_suite.ci.seed_tests import seeds_of
 from nvfp4_suite.contract.case import TIERS, Case
 
 from . import failures, gpu_session
+from .order import long_first
 from .session_checks import SessionChecks
 
-ENGINES = ("interpreter", "gpu", "compile", "peers")
+ENGINES = ("interpreter", "gpu", "compile", "peers", "browser")
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 FOLDERS = {  # and the engines that collect them
+    "browser": ("browser",),
     "compile": ("compile",),
     "hardware": ("gpu",),
     "launch": ("gpu",),
     "meta": ("interpreter",),
     "peers": ("peers",),
+    "report": ("interpreter",),
     "reference": ("interpreter",),  # what is right is the same on every device
+    "workflows": ("interpreter",),
 }
 OTHER_FOLDERS = ("interpreter", "gpu")
 TRITON_CACHE = pytest.StashKey[str]()
@@ -125,11 +130,11 @@ def pytest_report_header(config):
     parts = [f"engine: {engine}"]
     if engine == "gpu":
         return ", ".join([*parts, gpu_session.header(config)])
-    if engine != "peers":
+    if engine in ("interpreter", "compile"):
         import triton
 
         parts.append(f"triton {triton.__version__}")
-    if engine != "compile":
+    if engine in ("interpreter", "peers"):
         parts.append(f"torch {version('torch')}")  # not imported: a session that does not need it starts sooner
     return ", ".join(parts)
 
@@ -146,7 +151,23 @@ def _belongs(path: Path, engine: str) -> bool:
     return engine in FOLDERS.get(path.relative_to(TESTS).parts[0], OTHER_FOLDERS)
 
 
+def pytest_itemcollected(item):
+    for name in seeds_of(item.nodeid):
+        item.add_marker(pytest.mark.seed(name))
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
+    """Leaves what this session runs, then the part that pytest-split says, then the long ones first.
+
+    The order goes by the number of workers, so it comes last: the shards of two hosts must be made of one list.
+    """
+    _select(config, items)
+    yield
+    items[:] = long_first(items, getattr(config, "workerinput", {}).get("workercount", 1))
+
+
+def _select(config, items) -> None:
     engine, wanted, checks = config.getoption("engine"), config.getoption("case"), config.stash[CHECKS]
     for item in items:  # pytest collects a file that the command line names without asking pytest_ignore_collect
         if not _belongs(item.path, engine):
@@ -161,6 +182,8 @@ def pytest_collection_modifyitems(config, items):
         kept = [item for item in kept if _case_ids(item) & set(wanted)]
     config.hook.pytest_deselected(items=list(set(items).difference(kept)))
     items[:] = kept
+    for item in kept:  # for the JUnit record: which kernel a result is of
+        item.user_properties += [("kernel", value.name) for value in _values(item) if hasattr(value, "promise")]
 
 
 def _tier_is_within(item, tier: str) -> bool:
@@ -173,8 +196,11 @@ def _case_ids(item) -> set[str]:
 
 
 def _cases(item) -> list[Case]:
-    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return [value for value in parameters if isinstance(value, Case)]
+    return [value for value in _values(item) if isinstance(value, Case)]
+
+
+def _values(item) -> list:
+    return list(item.callspec.params.values()) if hasattr(item, "callspec") else []
 
 
 def pytest_make_parametrize_id(val):

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from nvfp4_suite.ci import bundle, host
+from nvfp4_suite.ci import bundle, host, wrong_cells
 from nvfp4_suite.ci.bundle import Bundle
 from nvfp4_suite.contract.case import Case
+
+from .manifest import RECORD as MANIFEST
+from .session_checks import RECORD
 
 MOST = 20  # bundles of one process: where more tests fail, they fail alike
 
@@ -28,14 +31,16 @@ class Failures:
         if report.when == "call" and report.failed and cases and self.written < MOST:
             self.written += 1
             kernel = next((value for value in values if hasattr(value, "promise")), None)
-            report.sections.append(("bundle", self._write(report, cases[0], kernel)))
+            wrong = getattr(call.excinfo.value, "wrong", None)
+            report.sections.append(("bundle", self._write(report, cases[0], kernel, wrong)))
         return report
 
-    def _write(self, report, case: Case, kernel) -> str:
+    def _write(self, report, case: Case, kernel, wrong) -> str:
         """The command that replays the failure; or what went wrong with its bundle, which hides no failure."""
         try:
             told = (report.nodeid, case, kernel and kernel.name, report.longreprtext, self.facts)
-            path = bundle.write(self.folder, Bundle(*told, bundle.small_inputs(case)), _ptx(kernel, case))
+            cells = None if wrong is None else wrong_cells.counts(wrong)
+            path = bundle.write(self.folder, Bundle(*told, bundle.small_inputs(case), cells), _ptx(kernel, case))
             return f"python -m nvfp4_suite replay {path}"
         except Exception as error:
             return f"no bundle: {type(error).__name__}: {error}"
@@ -59,12 +64,16 @@ def start(config, devices: list) -> str:
     if artifacts:
         config.pluginmanager.register(Failures(artifacts / "failures", facts))
         if not hasattr(config, "workerinput"):
-            _remove_bundles(artifacts / "failures")
+            _remove_earlier(config, artifacts)
             host.write(artifacts, facts)
     return host.line(facts)
 
 
-def _remove_bundles(folder: Path) -> None:
-    """Those of an earlier session; nothing else that lies there."""
-    for old in folder.glob("*/bundle.json"):
+def _remove_earlier(config, artifacts: Path) -> None:
+    """An earlier session's results, which would pass for those of this one, should it be killed; nothing else there."""
+    for old in (artifacts / "failures").glob("*/bundle.json"):
         shutil.rmtree(old.parent)
+    for name in (RECORD, MANIFEST):
+        (artifacts / name).unlink(missing_ok=True)
+    if junit := config.getoption("xmlpath", None):
+        Path(junit).unlink(missing_ok=True)

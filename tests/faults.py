@@ -26,6 +26,7 @@ FAULTS: dict[str, str] = {
     "vllm-project/vllm#54974": "Gate and up each keep their own global scale.",
     "vllm-project/vllm#31097": "Every padding byte of tiled block scales is written, and none of them counts.",
     "triton-lang/triton#7549": "A native FP4 dot is planned only where it compiles to the FP4 instruction.",
+    "triton-lang/triton#10462": "An assembler older than the card is told from a fault of a kernel, and is named.",
     "FlashML-org/FreeToken#430": "Every dialect gives the same banks, whole, or an error that names the tensor.",
     "NVIDIA/Model-Optimizer#1397": "Non-finite scales are refused, and zero blocks quantize to finite ones.",
     "vllm-project/vllm#45738": "An activation is the one that was named, with its alpha and its limit.",

@@ -13,6 +13,7 @@ from nvfp4_suite.ci.gpus import NoGpu
 from nvfp4_suite.ci.leases import Busy, Lease, Placement, Slot
 
 from . import failures, gpu_worker
+from .gpu_usage import Usage
 from .gpu_worker import Worker
 from .manifest import Manifest
 
@@ -43,6 +44,8 @@ def start(config, problems: set[str]) -> None:
     config.pluginmanager.register(plugin, "gpu session")
     devices = list({slot.visible.device.uuid: slot.visible.device for slot in plugin.slots}.values())
     config.pluginmanager.register(Manifest(config, devices[0].capability, problems))
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Usage(devices))
     config.stash[ENVIRONMENT] = failures.start(config, devices)
 
 
@@ -69,15 +72,8 @@ def _leases(config, most: int | None = None) -> list[Lease]:
 def _leased(most: int | None) -> tuple[list[Lease], list[Busy]]:
     if not importlib.util.find_spec("torch"):
         raise NoGpu("needs torch with CUDA, but this Python has no torch")
-    found = gpus.mine()
-    kinds = [gpus.kind_name(kind) for kind in gpus.kinds(found)]
-    if len(kinds) > 1:
-        how = "`python -m nvfp4_suite.ci.gpu_tests` runs one for each, and CUDA_VISIBLE_DEVICES chooses"
-        raise NoGpu(f"has GPUs of {len(kinds)} kinds, {' and '.join(kinds)}, but a session tests one kind: {how}")
-    leased, busy = leases.lease(found, most)
-    if not leased:
-        raise NoGpu("finds no free GPU: " + "; ".join(f"{one.device} is held by {one.owner}" for one in busy))
-    return leased, busy
+    how = "`python -m nvfp4_suite.ci.gpu_tests` runs one for each, and CUDA_VISIBLE_DEVICES chooses"
+    return leases.lease_mine(most, one_kind=how)
 
 
 class Controller:

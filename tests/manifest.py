@@ -1,14 +1,21 @@
-"""What a session on a GPU owes, and what of it has run: a case that nothing collected would be missed by nobody."""
+"""What a session on a GPU owes, and what of it has run: a case that nothing collected would be missed by nobody.
 
+A shard, one of several sessions that pytest-split gives their parts of the tests, owes what is not in another's part.
+Each leaves manifest.json, by which ci/night.py sees that all of them together have run all.
+"""
+
+import json
 from collections.abc import Iterator
 
 import pytest
 
 from nvfp4_suite.ci.due import Pair, due
+from nvfp4_suite.ci.files import write_text
 from nvfp4_suite.contract.case import Case
 
-from .session_checks import selected_by_hand
+from .session_checks import chosen
 
+RECORD = "manifest.json"
 SHOWN = 10  # of the pairs that are missing; the others are counted
 
 
@@ -20,6 +27,11 @@ class Manifest:
         self.capability = capability
         self.problems = problems
         self.ran: set[Pair] = set()
+        self.elsewhere: set[Pair] = set()  # in the part of another shard
+
+    def pytest_deselected(self, items):
+        if self.config.getoption("splits", None):
+            self.elsewhere.update(_pair(item) for item in items if item.get_closest_marker("due"))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item):
@@ -30,15 +42,26 @@ class Manifest:
         if report.when == "call" and not report.skipped:
             self.ran.update(tuple(value) for name, value in report.user_properties if name == "due")
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node):
+        """Tests are collected, and shared out among shards, by xdist's workers alone."""
+        self.elsewhere.update(map(tuple, getattr(node, "workeroutput", {}).get("elsewhere", ())))
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self):
-        if not hasattr(self.config, "workeroutput") and not self._exempt():
-            self.problems.update(missing(due(self.capability, self.config.getoption("tier")), self.ran))
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput["elsewhere"] = sorted(self.elsewhere)
+        elif not chosen(self.config):
+            owed = due(self.capability, self.config.getoption("tier"))
+            self.problems.update(missing(owed - self.elsewhere, self.ran))
+            self._write(owed)
 
-    def _exempt(self) -> bool:
-        """Whether the user chose the tests by hand, by file or folder too, or wants to see them only."""
-        chosen = self.config.args_source is not pytest.Config.ArgsSource.TESTPATHS
-        return chosen or selected_by_hand(self.config) or self.config.getoption("collectonly")
+    def _write(self, owed: set[Pair]) -> None:
+        """What all shards together owe, and what of it ran in this one."""
+        if folder := self.config.getoption("artifacts"):
+            shard = [self.config.getoption("group", None) or 1, self.config.getoption("splits", None) or 1]
+            document = {"shard": shard, "due": sorted(owed), "ran": sorted(self.ran & owed)}
+            write_text(folder / RECORD, json.dumps(document) + "\n")
 
 
 def _pair(item) -> Pair:

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from nvfp4_suite.ci.files import write_json
+
+RECORD = "session.json"
+
 
 class SessionChecks:
     """A pytest plugin, one per process: xdist's workers tell the controller what they found, and it judges.
@@ -37,8 +41,17 @@ class SessionChecks:
         self.problems.update(f"LOADED TWICE: {text}" for text in loaded_twice(self.root))
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput["problems"] = sorted(self.problems)
-        elif self.problems and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        else:
+            if self.problems and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            if self.config.getoption("artifacts"):
+                self._write(session.exitstatus)
+
+    def _write(self, exit_code: int) -> None:
+        """What a report has to know of this session beside its tests' results. `whole`: nobody chose among them."""
+        asked = {name: self.config.getoption(name) for name in ("engine", "tier")}
+        told = {"whole": not chosen(self.config), "exit": int(exit_code), "problems": sorted(self.problems)}
+        write_json(self.config.getoption("artifacts") / RECORD, asked | told)
 
     def pytest_terminal_summary(self, terminalreporter):
         for problem in sorted(self.problems):
@@ -49,6 +62,12 @@ def selected_by_hand(config) -> bool:
     """Whether the command line picks single tests: --case, -k, -m or a node id."""
     options = config.option
     return bool(options.case or options.keyword or options.markexpr) or any("::" in str(arg) for arg in config.args)
+
+
+def chosen(config) -> bool:
+    """Whether the user chose the tests by hand, by file or folder too, or wants to see them only."""
+    by_path = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+    return by_path or selected_by_hand(config) or config.getoption("collectonly")
 
 
 def loaded_twice(root: Path) -> list[str]:

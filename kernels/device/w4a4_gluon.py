@@ -1,164 +1,88 @@
-"""The W4A4 down GEMM for sm_120 and 121, warp-specialized and persistent, in Gluon. Device functions.
+"""The W4A4 GEMMs for sm_120 and 121, warp-specialized and persistent, in Gluon. Device functions.
 
-It has been compiled, but never seen on hardware, and Triton's interpreter does not run Gluon. Three groups of warps
-walk over the same tiles: one loads by cp.async into a ring of stages; one multiplies by the GPU's FP4 instruction; one
-scales and stores the sums, handed to it in shared memory, while the next tile is multiplied. As in w4a4.py a tile is
-out^T = W @ X^T. K is a multiple of 64 here, so that four block scales of a row are an aligned word.
+They have been compiled, but never seen on hardware, and Triton's interpreter does not run Gluon. w4a4_ring.py says how
+the groups of warps work together; here are the kernels, and what their third group makes of the sums: by the functions
+of w4a4.py, which Gluon compiles as Triton does.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language._core import builtin
-from triton.experimental.gluon.language.nvidia.ampere import async_copy, mbarrier
+from triton.experimental.gluon.language.nvidia.ampere import mbarrier
 
-WARPS = gl.constexpr(4)  # in each of the three groups
-STAGES = gl.constexpr(4)  # of the ring
-
-
-@builtin
-def multiply_blocks(a, a_scale, b, b_scale, acc, _semantic=None):
-    """acc + a @ b of e2m1 pairs with e4m3 scales. Gluon has no name for this on mma.sync; its compiler knows it."""
-    assert a_scale.dtype == b_scale.dtype == gl.float8e4nv  # bytes would be taken for powers of two
-    options = {"fast_math": False, "lhs_k_pack": True, "rhs_k_pack": True, "out_dtype": gl.float32}
-    sums = _semantic.dot_scaled(a, a_scale, "e2m1", b, b_scale, "e2m1", acc, **options)
-    return gl.tensor(sums.handle, acc.type)
-
-
-@gluon.constexpr_function
-def scale_layout(rows, blocks, least_rows, lanes, warps):
-    """How the FP4 instruction wants `blocks` block scales of `rows` rows: all of a row in each thread.
-
-    `lanes` and `warps` say which row each of their bits adds; `least_rows` are the rows that they cover together.
-    """
-    registers = [[0, 1 << bit] for bit in range(blocks.bit_length() - 1)]
-    registers += [[least_rows << bit, 0] for bit in range((rows // least_rows).bit_length() - 1)]
-    return gl.DistributedLinearLayout(
-        registers, [[row, 0] for row in lanes], [[row, 0] for row in warps], [], [rows, blocks]
-    )
-
-
-@gluon.constexpr_function
-def ring_layout(row_bytes):
-    """Rows of `row_bytes` in pieces of 16, which swap places so that eight rows are read at once."""
-    pieces = row_bytes // 16
-    return gl.SwizzledSharedLayout(16, max(8 // pieces, 1), pieces, [1, 0])
+from .pointwise import activate
+from .quantize import quantize_blocks
+from .w4a4_ring import WARPS, allocate_ring, allocate_sums, columns_of, load_tiles, multiply_tiles, tile_rows
 
 
 @gluon.jit
-def allocate_ring(scales: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_KB: gl.constexpr):
-    """Weights, their scales, activations, theirs, each of STAGES; then a barrier for a full stage and for an empty."""
-    codes: gl.constexpr = ring_layout(BLOCK_KB)
-    factors: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    weights = gl.allocate_shared_memory(gl.uint8, [STAGES, BLOCK_N, BLOCK_KB], codes)
-    weight_scales = gl.allocate_shared_memory(scales, [STAGES, BLOCK_N, BLOCK_KB // 8], factors)
-    tokens = gl.allocate_shared_memory(gl.uint8, [STAGES, BLOCK_M, BLOCK_KB], codes)
-    token_scales = gl.allocate_shared_memory(scales, [STAGES, BLOCK_M, BLOCK_KB // 8], factors)
-    full, empty = mbarrier.allocate_mbarrier(STAGES), mbarrier.allocate_mbarrier(STAGES)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), 32 * WARPS)  # each thread's own copies arrive
-        mbarrier.init(empty.index(stage), 1)
-    return weights, weight_scales, tokens, token_scales, full, empty
+def take_sums(handed, done, alpha, row, inside, layout: gl.constexpr):
+    """The sums of the tile [BLOCK_M, ROWS], times alpha of their weight rows, once they are there."""
+    sums, full, empty = handed
+    factor = gl.load(alpha + row, mask=inside, other=0.0)
+    mbarrier.wait(full, done & 1)
+    found = sums.permute((1, 0)).load(layout)
+    mbarrier.arrive(empty)
+    return found * factor[None, :]
 
 
 @gluon.jit
-def load_tiles(
-    inputs,
+def store_rows(values, out, block_routes, block, first, columns, routes):
+    """out[route, first:] = `values` [BLOCK_M, C] for the routes of a block; a row of `out` has so many `columns`."""
+    layout: gl.constexpr = values.type.layout
+    BLOCK_M: gl.constexpr = values.shape[0]
+    slot = block.to(gl.int64) * BLOCK_M + gl.arange(0, BLOCK_M, gl.SliceLayout(1, layout))
+    route = gl.load(block_routes + slot)
+    column = first + gl.arange(0, values.shape[1], gl.SliceLayout(0, layout))
+    place = out + route.to(gl.int64)[:, None] * columns + column[None, :]
+    gl.store(place, values, mask=(route < routes)[:, None] & (column < columns)[None, :])
+
+
+@gluon.jit
+def store_activated(
+    factors,
     lists,
-    ring,
-    sizes,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_KB: gl.constexpr,
-    K_UNIT: gl.constexpr,
-):
-    """Fills the ring: packed weights and their scales, packed activations and theirs; zeros beyond the end of a row."""
-    x, x_scale, packed, scale = inputs
-    block_routes, block_expert = lists
-    N, blocks, k_units, routes = sizes
-    weights, weight_scales, tokens, token_scales, full, empty = ring
-    wide: gl.constexpr = gl.BlockedLayout([1, 16], [512 // BLOCK_KB, BLOCK_KB // 16], [WARPS, 1], [1, 0])
-    narrow: gl.constexpr = gl.BlockedLayout([1, 4], [1024 // BLOCK_KB, BLOCK_KB // 32], [WARPS, 1], [1, 0])
-    row_tiles = gl.cdiv(N, BLOCK_N)
-    row_bytes = k_units * (K_UNIT // 2)
-    byte = gl.arange(0, BLOCK_KB, gl.SliceLayout(0, wide))[None, :]
-    place = gl.arange(0, BLOCK_KB // 8, gl.SliceLayout(0, narrow))[None, :]
-    step = 0
-    for tile in range(gl.program_id(0), blocks * row_tiles, gl.num_programs(0)):
-        block = tile // row_tiles
-        expert = gl.load(block_expert + block).to(gl.int64)
-        if expert >= 0:
-            first = tile % row_tiles * BLOCK_N
-            n = first + gl.arange(0, BLOCK_N, gl.SliceLayout(1, wide))[:, None]
-            n_scale = first + gl.arange(0, BLOCK_N, gl.SliceLayout(1, narrow))[:, None]
-            slot = block.to(gl.int64) * BLOCK_M
-            route = gl.load(block_routes + slot + gl.arange(0, BLOCK_M, gl.SliceLayout(1, wide)))[:, None]
-            route_scale = gl.load(block_routes + slot + gl.arange(0, BLOCK_M, gl.SliceLayout(1, narrow)))[:, None]
-            w = packed + (expert * N + n) * row_bytes + byte
-            ws = scale + (expert * N + n_scale) * (row_bytes // 8) + place
-            t = x + route.to(gl.int64) * row_bytes + byte
-            ts = x_scale + route_scale.to(gl.int64) * (row_bytes // 8) + place
-            for start in range(0, row_bytes, BLOCK_KB):
-                stage = step % STAGES
-                mbarrier.wait(empty.index(stage), (step // STAGES & 1) ^ 1)
-                in_bytes, in_blocks = byte < row_bytes - start, place < (row_bytes - start) // 8
-                async_copy.async_load(weights.index(stage), w + start, (n < N) & in_bytes)
-                async_copy.async_load(weight_scales.index(stage), ws + start // 8, (n_scale < N) & in_blocks)
-                async_copy.async_load(tokens.index(stage), t + start, (route < routes) & in_bytes)
-                async_copy.async_load(token_scales.index(stage), ts + start // 8, (route_scale < routes) & in_blocks)
-                async_copy.mbarrier_arrive(full.index(stage), increment_count=False)
-                step += 1
-
-
-@gluon.jit
-def multiply_tiles(
-    lists,
-    ring,
+    outputs,
     handed,
     sizes,
+    limits,
     BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_KB: gl.constexpr,
-    K_UNIT: gl.constexpr,
+    ROWS: gl.constexpr,
+    ACTIVATION: gl.constexpr,
 ):
-    """Empties the ring: the sums of each tile, handed over in shared memory."""
-    _, block_expert = lists
-    weights, weight_scales, tokens, token_scales, full, empty = ring
-    N, blocks, k_units, _ = sizes
-    mma: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1], [16, 8])
-    of_weights: gl.constexpr = scale_layout(BLOCK_N, BLOCK_KB // 8, 64, [8, 0, 1, 2, 4], [16, 32])
-    of_tokens: gl.constexpr = scale_layout(BLOCK_M, BLOCK_KB // 8, 8, [0, 0, 1, 2, 4], [0, 0])
-    sums, sums_full, sums_empty = handed
-    row_tiles = gl.cdiv(N, BLOCK_N)
-    row_bytes = k_units * (K_UNIT // 2)
-    step, done = 0, 0
-    for tile in range(gl.program_id(0), blocks * row_tiles, gl.num_programs(0)):
-        if gl.load(block_expert + tile // row_tiles) >= 0:
-            acc = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, mma)
-            for _start in range(0, row_bytes, BLOCK_KB):
-                stage = step % STAGES
-                mbarrier.wait(full.index(stage), step // STAGES & 1)
-                w = weights.index(stage).load(gl.DotOperandLayout(0, mma, 4))
-                t = tokens.index(stage).permute((1, 0)).load(gl.DotOperandLayout(1, mma, 4))
-                w_scale = weight_scales.index(stage).load(of_weights)
-                t_scale = token_scales.index(stage).load(of_tokens)
-                mbarrier.arrive(empty.index(stage))
-                acc = multiply_blocks(w, w_scale, t, t_scale, acc)
-                step += 1
-            mbarrier.wait(sums_empty, (done & 1) ^ 1)
-            sums.store(acc)
-            mbarrier.arrive(sums_full)
+    """Takes each tile's sums: their activation, quantized, as w4a4.w4a4_gate_up does it."""
+    layout: gl.constexpr = gl.BlockedLayout([1, 16], [4, 8], [WARPS, 1], [1, 0])
+    COLUMNS: gl.constexpr = columns_of(ROWS, True)
+    alpha, stored = factors
+    block_routes, block_expert = lists
+    out, out_scale = outputs
+    activation_alpha, activation_limit = limits
+    N, blocks, _, routes = sizes
+    tiles_of_block = gl.cdiv(N, COLUMNS)
+    done = 0
+    for tile in range(gl.program_id(0), blocks * tiles_of_block, gl.num_programs(0)):
+        block = tile // tiles_of_block
+        expert = gl.load(block_expert + block).to(gl.int64)
+        if expert >= 0:
+            n, row = tile_rows(tile, expert, gl.arange(0, ROWS, gl.SliceLayout(0, layout)), N, ROWS, True)
+            found = take_sums(handed, done, alpha, row, n < N, layout)
+            gate, up = gl.split(found.reshape([BLOCK_M, COLUMNS, 2]))
+            h = activate(gate, up, activation_alpha, activation_limit, ACTIVATION)
+            codes, scales = quantize_blocks(h, gl.load(stored))
+            first = tile % tiles_of_block * COLUMNS
+            store_rows(codes, out, block_routes, block, first // 2, N // 2, routes)
+            store_rows(scales, out_scale, block_routes, block, first // 16, N // 16, routes)
             done += 1
 
 
 @gluon.jit
-def store_tiles(
+def store_weighted(
     factors,
     lists,
     out,
     handed,
     sizes,
     BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
+    ROWS: gl.constexpr,
     WEIGHTED: gl.constexpr,
 ):
     """Takes each tile's sums, and stores them as blocks.store_sums does."""
@@ -166,26 +90,63 @@ def store_tiles(
     alpha, topk_weights = factors
     block_routes, block_expert = lists
     N, blocks, _, routes = sizes
-    sums, sums_full, sums_empty = handed
-    row_tiles = gl.cdiv(N, BLOCK_N)
+    tiles_of_block = gl.cdiv(N, ROWS)
     done = 0
-    for tile in range(gl.program_id(0), blocks * row_tiles, gl.num_programs(0)):
-        block = tile // row_tiles
+    for tile in range(gl.program_id(0), blocks * tiles_of_block, gl.num_programs(0)):
+        block = tile // tiles_of_block
         expert = gl.load(block_expert + block).to(gl.int64)
         if expert >= 0:
-            n = tile % row_tiles * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))
-            slot = block.to(gl.int64) * BLOCK_M + gl.arange(0, BLOCK_M, gl.SliceLayout(1, layout))
-            route = gl.load(block_routes + slot)
-            factor = gl.load(alpha + expert * N + n, mask=n < N, other=0.0)
-            mbarrier.wait(sums_full, done & 1)
-            found = sums.permute((1, 0)).load(layout)
-            mbarrier.arrive(sums_empty)
-            found = found * factor[None, :]
+            n, row = tile_rows(tile, expert, gl.arange(0, ROWS, gl.SliceLayout(0, layout)), N, ROWS, False)
+            found = take_sums(handed, done, alpha, row, n < N, layout)
             if WEIGHTED:
+                slot = block.to(gl.int64) * BLOCK_M + gl.arange(0, BLOCK_M, gl.SliceLayout(1, layout))
+                route = gl.load(block_routes + slot)
                 found = found * gl.load(topk_weights + route, mask=route < routes, other=0.0)[:, None]
-            place = out + route.to(gl.int64)[:, None] * N + n[None, :]
-            gl.store(place, found.to(out.dtype.element_ty), mask=(route < routes)[:, None] & (n < N)[None, :])
+            first = tile % tiles_of_block * ROWS
+            store_rows(found.to(out.dtype.element_ty), out, block_routes, block, first, N, routes)
             done += 1
+
+
+@gluon.jit(do_not_specialize=["blocks", "k_units", "routes", "rows_per_input", "activation_alpha", "activation_limit"])
+def w4a4_gate_up_specialized(
+    x,
+    x_scale,
+    packed,
+    scale,
+    alpha,
+    stored,
+    block_routes,
+    block_expert,
+    out,
+    out_scale,
+    N,
+    blocks,
+    k_units,
+    routes,
+    rows_per_input,
+    activation_alpha,
+    activation_limit,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_KB: gl.constexpr,
+    K_UNIT: gl.constexpr,
+    ACTIVATION: gl.constexpr,
+):
+    """What w4a4.w4a4_gate_up stores, by any number of programs. Every pointer to scales it reads is one to e4m3."""
+    ROWS: gl.constexpr = 2 * BLOCK_N
+    ring = allocate_ring(scale.dtype.element_ty, BLOCK_M, ROWS, BLOCK_KB)
+    handed = allocate_sums(BLOCK_M, ROWS)
+    inputs, factors, outputs = (x, x_scale, packed, scale), (alpha, stored), (out, out_scale)
+    lists, sizes = (block_routes, block_expert), (N, blocks, k_units, routes)
+    limits = (activation_alpha, activation_limit)
+    gl.warp_specialize(
+        [
+            (multiply_tiles, (lists, ring, handed, sizes, BLOCK_M, ROWS, BLOCK_KB, K_UNIT, True)),
+            (store_activated, (factors, lists, outputs, handed, sizes, limits, BLOCK_M, ROWS, ACTIVATION)),
+            (load_tiles, (inputs, lists, ring, sizes, rows_per_input, BLOCK_M, ROWS, BLOCK_KB, K_UNIT, True)),
+        ],
+        [WARPS, WARPS],
+    )
 
 
 @gluon.jit(do_not_specialize=["blocks", "k_units", "routes"])
@@ -211,17 +172,14 @@ def w4a4_down_specialized(
 ):
     """What w4a4.w4a4_down stores without ATOMIC, by any number of programs. Every pointer to scales is one to e4m3."""
     ring = allocate_ring(scale.dtype.element_ty, BLOCK_M, BLOCK_N, BLOCK_KB)
-    sums = gl.allocate_shared_memory(gl.float32, [BLOCK_N, BLOCK_M], gl.SwizzledSharedLayout(1, 1, 1, [0, 1]))
-    handed = (sums, mbarrier.allocate_mbarrier(), mbarrier.allocate_mbarrier())  # to be told that it is full, empty
-    mbarrier.init(handed[1], 1)
-    mbarrier.init(handed[2], 1)
+    handed = allocate_sums(BLOCK_M, BLOCK_N)
     inputs, factors = (x, x_scale, packed, scale), (alpha, topk_weights)
     lists, sizes = (block_routes, block_expert), (N, blocks, k_units, routes)
     gl.warp_specialize(
         [
-            (multiply_tiles, (lists, ring, handed, sizes, BLOCK_M, BLOCK_N, BLOCK_KB, K_UNIT)),
-            (store_tiles, (factors, lists, out, handed, sizes, BLOCK_M, BLOCK_N, WEIGHTED)),
-            (load_tiles, (inputs, lists, ring, sizes, BLOCK_M, BLOCK_N, BLOCK_KB, K_UNIT)),
+            (multiply_tiles, (lists, ring, handed, sizes, BLOCK_M, BLOCK_N, BLOCK_KB, K_UNIT, False)),
+            (store_weighted, (factors, lists, out, handed, sizes, BLOCK_M, BLOCK_N, WEIGHTED)),
+            (load_tiles, (inputs, lists, ring, sizes, 1, BLOCK_M, BLOCK_N, BLOCK_KB, K_UNIT, False)),
         ],
         [WARPS, WARPS],
     )

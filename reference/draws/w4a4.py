@@ -78,7 +78,7 @@ def _tokens(case: Case) -> Tensor:
     kind = hashed(f"{key}/block", case.tokens, blocks, 1)
     tied = kind % 2 == 0
     amax = torch.where(tied, 3 * top // 4, top // 2 + (kind >> 8) % (top // 2))  # code 6 is 3/4, code 1 is 1/8
-    midpoint = (MIDPOINTS * (top // 8)).long()[(h >> 8) % len(MIDPOINTS)]
+    midpoint = (MIDPOINTS.to(h.device) * (top // 8)).long()[(h >> 8) % len(MIDPOINTS)]
     magnitude = torch.where(tied & (h & 3 != 0), midpoint, (h >> 8) % (amax + 1))
     sparse = torch.arange(case.tokens)[:, None, None] % 2 == 1
     magnitude = torch.where(sparse & (h >> 4 & 15 != 0), 0, magnitude)
@@ -112,7 +112,7 @@ def _factors(layer: Layer, gate: Tensor, up: Tensor, stored: Tensor) -> Tensor:
     h = f * (clamped + shift)
     amax = h.abs().amax(-1, keepdim=True)
     unit = formats.decode_e4m3(quantize.RECIPES["vllm"].block_scale(amax.float(), stored)).double() / stored.double()
-    middle = MIDPOINTS[torch.bucketize(h.abs() / unit, GRID)]
+    middle = MIDPOINTS.to(h.device)[torch.bucketize(h.abs() / unit, GRID.to(h.device))]
     wanted = torch.copysign(middle * unit, h) / f - shift
     factor = wanted / up
     movable = (h.abs() < amax) & (up.abs() < limit) & (wanted.abs() < limit) & (factor > 1 / 2) & (factor < 2)

@@ -48,6 +48,9 @@ def test_a_bundle_is_read_as_it_was_written(case, written):
             assert mine.dtype == other.dtype
             assert torch.equal(mine.view(torch.uint8), other.view(torch.uint8))
     assert (folder / "ptx" / "gate_up.ptx").read_text() == "// code"
+    assert found.wrong is None
+    cells = {"shape": [1, 2], "cell": [1, 1], "wrong": [[0, 1]]}
+    assert bundle.read(written(case, wrong=cells)).wrong == cells
 
 
 def test_a_bundle_names_its_commands(written):

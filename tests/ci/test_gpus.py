@@ -93,7 +93,23 @@ def test_no_driver_is_said_in_its_words(host, monkeypatch):
 
 def test_the_page_of_a_mixed_host_has_a_paragraph_for_each_kind(host, capsys):
     host(HOSTS["mixed"])
-    assert gpus.main() == 0
+    assert gpus.main([]) == 0
     lines = [f"  GPU {place} {uuid}" for place, uuid in enumerate((ZERO, ONE, TWO))]
     wanted = ["1 x NVIDIA H200 (sm_90)", lines[0], "2 x NVIDIA L40S (sm_89)", *lines[1:]]
     assert capsys.readouterr().out.splitlines() == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "code"),
+    [
+        ("two", "NVIDIA H200 (sm_90)", 0),
+        ("two", "NVIDIA L40S (sm_89)", 1),
+        ("two", "NVIDIA H200", 1),
+        ("mixed", "NVIDIA H200 (sm_90)", 1),
+        ("two", "", 1),
+    ],
+)
+def test_a_host_with_other_cards_than_expected_fails(name, expected, code, host, capsys):
+    host(HOSTS[name])
+    assert gpus.main(["--expect", expected]) == code
+    assert (f"but should be {expected}" in capsys.readouterr().err) == bool(code)

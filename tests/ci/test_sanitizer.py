@@ -1,5 +1,6 @@
 """What the logs of compute-sanitizer say, and that a tool which sees nothing has tested nothing."""
 
+import json
 import os
 import subprocess
 import sys
@@ -105,6 +106,8 @@ def test_a_tool_must_see_a_planted_fault_first(logs, code, says, tmp_path, capsy
     env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "LOG_1": logs[0], "LOG_2": logs[1]}
     assert sanitizer.run("memcheck", tmp_path / "artifacts", [], env) == code
     assert says in capsys.readouterr().out
+    left = json.loads((tmp_path / "artifacts" / sanitizer.RECORD).read_text())
+    assert left["tool"] == "memcheck" and (says in "\n".join(left["problems"]) or not code)
 
 
 def test_without_the_tool_nothing_was_tested(tmp_path, capsys):

@@ -12,6 +12,7 @@ from nvfp4_suite.contract.gpus import Gpu
 from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels.plan import plan_layer
 from nvfp4_suite.kernels.tiles import Tile
+from nvfp4_suite.kernels.w4a4 import NATIVE_TRITONS
 
 SHAPE = LayerShape(256, 8, 2048, 512)
 
@@ -46,25 +47,34 @@ def test_fewer_warps_than_a_warp_group_has_come_to_mma_sync(capability, warps):
     gates.check(gates.compile_in_child(launch, capability), launch, capability)
 
 
-SPILLING = Tile(128, 64, 32, 1, 1)
+SPILLING = {"tile": Tile(128, 64, 32, 1, 1)}
+PLAIN, NATIVE = {"tile": Tile(16)}, {"kernel": "w4a4", "input_scales": True}
 
 
 @pytest.mark.parametrize(
-    ("capability", "tile"),
-    [((8, 6), Tile(16)), ((9, 0), Tile(16)), ((10, 0), Tile(16)), ((12, 0), SPILLING)],
-    ids=lambda value: gates.arch_name(value) if isinstance(value, tuple) else f"{value.num_warps} warps",
+    ("capability", "options"),
+    [
+        ((8, 6), PLAIN),
+        ((9, 0), PLAIN),
+        ((10, 0), PLAIN),
+        ((12, 0), SPILLING),
+        *((capability, NATIVE) for capability in NATIVE_TRITONS),
+    ],
+    ids=lambda value: gates.arch_name(value) if isinstance(value, tuple) else next(iter(value)),
 )
-def test_what_is_read_from_a_cubin_is_what_its_tools_print(capability, tile):
-    cubin = binary_of(launch_for(capability, tile=tile), capability).cubin
+def test_what_is_read_from_a_cubin_is_what_its_tools_print(capability, options):
+    cubin = binary_of(launch_for(capability, **options), capability).cubin
     usage, code = _printed("cuobjdump", cubin, "--dump-resource-usage"), _printed("nvdisasm", cubin, "-c")
     found = gate_cubin.read_code(cubin)
     assert (found.registers, found.stack_bytes) == tuple(map(int, re.search(r"REG:(\d+) STACK:(\d+)", usage).groups()))
     names = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+ )?([A-Z][\w.]*)", code)
     assert found.barriers == sum(name.startswith("BAR.") for name in names)
     assert found.local_accesses == sum(name.split(".")[0] in ("LDL", "STL") for name in names)
+    assert found.fp4_instructions == sum(name.split(".")[0] in ("OMMA", "UTCOMMA") for name in names)
     assert found.warpgroup_arrives == names.count("WARPGROUP.ARRIVE")
-    assert (found.local_accesses > 0) == (tile is SPILLING)
-    assert (found.warpgroup_arrives > 0) == (capability == (9, 0) and tile is not SPILLING)
+    assert (found.local_accesses > 0) == (options is SPILLING)
+    assert (found.fp4_instructions > 0) == (options is NATIVE)
+    assert (found.warpgroup_arrives > 0) == (capability == (9, 0))
 
 
 def _printed(tool: str, cubin: bytes, option: str) -> str:

@@ -90,10 +90,20 @@ def native(stage: str, capability: tuple[int, int], **constants: int) -> Launch:
 @pytest.mark.parametrize("capability", [(10, 0), (10, 3)], ids=gates.arch_name)
 def test_a_native_dot_that_silently_became_another(capability) -> None:
     """triton-lang/triton#7549: with 64 rows there is no error, and no FP4 instruction either."""
-    launch = native("down", capability, BLOCK_N=64)
-    refused(
-        launch, capability, r"the matrix instruction is tcgen05 \S*kind::f16, but should be tcgen05 kind::mxf4nvf4$"
-    )
+    message = r"the matrix instruction is tcgen05 \S*kind::f16, but should be tcgen05 kind::mxf4nvf4; "
+    message += "the machine code has no FP4 instruction, but should have some$"
+    refused(native("down", capability, BLOCK_N=64), capability, message)
+
+
+@pytest.mark.fault("triton-lang/triton#7549")
+@pytest.mark.parametrize("capability", [(10, 0), (12, 0)], ids=gates.arch_name)
+def test_an_fp4_instruction_that_the_assembler_replaced(capability) -> None:
+    """triton-lang/triton#7549: what the PTX asks for is not yet what the machine code has."""
+    launch = native("down", capability)
+    facts = gates.compile_in_child(launch, capability)
+    gates.check(facts, launch, capability)
+    with pytest.raises(gates.GateError, match=r": the machine code has no FP4 instruction, but should have some$"):
+        gates.check(replace(facts, fp4_instructions=0), launch, capability)
 
 
 @pytest.mark.parametrize("capability", [(10, 0), (12, 0)], ids=gates.arch_name)

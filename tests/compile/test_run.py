@@ -11,7 +11,17 @@ from dataclasses import replace
 
 import pytest
 
-from nvfp4_suite.ci import codegen, compile_gates, gate_diff, gate_elsewhere, gate_golden, gate_report, gate_run, gates
+from nvfp4_suite.ci import (
+    codegen,
+    compile_gates,
+    gate_diff,
+    gate_elsewhere,
+    gate_golden,
+    gate_report,
+    gate_run,
+    gate_work,
+    gates,
+)
 from nvfp4_suite.ci.gate_known import Known, verdict
 from nvfp4_suite.ci.gate_report import Judged
 from nvfp4_suite.ci.gate_run import Settings
@@ -61,10 +71,24 @@ def test_architectures_of_a_family_share_ptx_that_one_launch_proved_the_same():
 @pytest.mark.parametrize("field", ["ptx", "shared_bytes"])
 def test_what_differs_is_not_shared(field):
     first, other = gate_run.run([((10, 0), LAUNCH), ((10, 3), LAUNCH)], ONE)
-    assert gate_run._alike([[first, other]]) == {((10, 3), LAUNCH.kernel)}
+    assert gate_run._alike([[first, other]]) == {((10, 3), LAUNCH.kernel, None)}
     different = replace(other, facts=replace(other.facts, **{field: type(getattr(other.facts, field))(1)}))
     assert gate_run._alike([[first, different]]) == set()
     assert gate_run._alike([[first, replace(other, facts=None, error="no")]]) == set()
+
+
+def test_each_instruction_of_a_kernel_is_proved_by_the_longest_launch_that_most_architectures_have():
+    longest, long, short = (replace(LAUNCH, constexprs=(("BLOCK", size),)) for size in (1024, 512, 256))
+    other = replace(small(dtype="fp16"), instruction="wgmma")
+    listed = [(capability, launch) for launch in (short, long, other) for capability in FAMILY]
+    proofs, others = gate_run._split(gate_run._groups([*listed, ((10, 0), longest), ((10, 3), longest)]))
+    assert [[launch for _, launch in group] for group in proofs] == [[long] * 3, [other] * 3]
+    assert [group[0][1] for group in others] == [longest, short]
+
+
+def test_ptx_comes_from_the_first_architecture_that_has_the_launch():
+    outcomes = gate_work.family_outcomes([(each, LAUNCH) for each in FAMILY[1:]], frozenset(FAMILY[1:]), None)
+    assert [each.facts.head for each in outcomes] == ["", "sm_103"]
 
 
 def test_every_gate_has_an_outcome_in_its_place():
@@ -110,7 +134,11 @@ def _children_of(parent: int) -> list[str]:
 FAILING = Outcome(
     (11, 0), LAUNCH, None, "sum_routes on sm_110 does not compile, but should: Value 'sm_110a' is not known"
 )
-TABLE = (Known(("3.6.0",), ((11, 0),), "pointwise.*", "Value 'sm_110", "an old assembler", "https://example.org"),)
+TABLE = (
+    Known(("3.6.0",), ((11, 0),), "*", "no such pass", "a dot", "https://example.org", "*kind::mxf4nvf4"),
+    Known(("3.6.0",), ((11, 0),), "pointwise.*", "Value 'sm_110", "an old assembler", "https://example.org"),
+)
+NATIVE = replace(FAILING, launch=replace(LAUNCH, instruction="tcgen05 kind::mxf4nvf4"))
 
 
 @pytest.mark.parametrize(
@@ -123,6 +151,10 @@ TABLE = (Known(("3.6.0",), ((11, 0),), "pointwise.*", "Value 'sm_110", "an old a
         (FAILING, "", "3.8.0", "passed"),
         (replace(FAILING, capability=(10, 0)), FAILING.error, "3.6.0", "failed"),
         (replace(FAILING, launch=replace(LAUNCH, kernel="gemm.g")), FAILING.error, "3.6.0", "failed"),
+        (NATIVE, "no such pass", "3.6.0", "known"),
+        (NATIVE, FAILING.error, "3.6.0", "failed"),
+        (NATIVE, "", "3.6.0", "unexpected pass"),
+        (FAILING, "no such pass", "3.6.0", "failed"),
     ],
 )
 def test_only_what_the_table_says_is_known_to_fail(outcome, error, triton, expected):
@@ -154,7 +186,7 @@ def test_the_report_says_failures_first_how_to_repeat_them_and_how_many(judged):
         ["sm_120", "1 passed", ""],
     ]
     assert any(line.startswith("Triton 3.8.0, ptxas-blackwell ") and line.endswith(": sm_120") for line in lines)
-    assert "Triton 3.8.0: 3 launches in 12 s" in lines[-2]
+    assert f"Triton 3.8.0: 3 of {len(gates.launches()):,} launches in 12 s" in lines[-2]
     assert lines[-1] == "1 of 4 gates are red"
 
 
@@ -166,6 +198,10 @@ def test_the_summary_for_ci_has_the_same(judged, tmp_path):
     suite = xml.parse(tmp_path / "junit.xml").getroot()[0]
     assert [suite.get(name) for name in ("tests", "failures", "skipped")] == ["4", "1", "1"]
     assert [case.find("failure") is not None for case in suite] == [False, False, False, True]
+    told = [{each.get("name"): each.get("value") for each in case.find("properties")} for case in suite]
+    assert [each["function"] for each in told] == [LAUNCH.kernel] * 4
+    assert ["facts" in each for each in told] == [True, True, False, False]
+    assert "registers=" in told[0]["facts"] and told[0]["assembler"].startswith("ptxas ")
     assert gate_report.markdown(judged * 60, {}).count("- FAILED") == gate_report.MARKDOWN_FAILURES
 
 

@@ -1,7 +1,6 @@
 """The decode layer: a token's bytes are its own, whatever batch it is in, and the same under every card's plan."""
 
 import dataclasses
-from functools import lru_cache
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
 from nvfp4_suite.reference import judge
 
 from ..engine import INTERPRETED, can_run_here, on_gpu
+from ..held import held
 from ..moe.subject import expected_of, layer_arguments, plan_options, run_plan
 from ..poison import poisoned_allocations
 
@@ -39,10 +39,11 @@ BATCHES += on_gpu(
 )
 
 
-@lru_cache(maxsize=1)
+@held(maxsize=1)
 def _on_device(case: Case, device: str) -> Inputs:
-    inputs = random_inputs(case)
-    return (inputs if case.shape.hidden % 512 else _cancelling(inputs)).to(device)
+    with torch.device(device):
+        inputs = random_inputs(case)
+        return inputs if case.shape.hidden % 512 else _cancelling(inputs)
 
 
 def _cancelling(inputs: Inputs) -> Inputs:

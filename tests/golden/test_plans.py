@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -15,11 +16,25 @@ from nvfp4_suite.contract.shapes import CHECKPOINTS
 from nvfp4_suite.kernels import plan, tuning
 from nvfp4_suite.kernels.releases import TRITONS
 
-TODAY, PLANNED = plans.cells(), plans.cells
-RECORDED, CHANGES = plans_file.read(PLANS)
-WRITTEN = golden_file.text(plans_file.document(TODAY, []))
+PLANNED = plans.cells
 GEFORCE_86 = (GEFORCE, (8, 6))
 COMMIT = "c" * 40
+
+
+@cache
+def today() -> list[plans.Cell]:
+    """Not before a test asks: to plan them takes seconds, which every process that collects tests would wait."""
+    return PLANNED()
+
+
+@cache
+def recorded() -> tuple[list[plans.Cell], list[dict]]:
+    return plans_file.read(PLANS)
+
+
+@cache
+def written() -> str:
+    return golden_file.text(plans_file.document(today(), []))
 
 
 def replanned(monkeypatch, key: tuple[SpeedClass, tuple[int, int] | None], **fields) -> list[plans.Cell]:
@@ -30,7 +45,7 @@ def replanned(monkeypatch, key: tuple[SpeedClass, tuple[int, int] | None], **fie
         _forget()
         found = {cell.key: cell for cell in PLANNED(cards)}
     _forget()
-    return [found.get(cell.key, cell) for cell in TODAY]
+    return [found.get(cell.key, cell) for cell in today()]
 
 
 def _forget() -> None:
@@ -45,7 +60,7 @@ def from_tokens(key, block_m: int, least: int) -> tuple:
 
 def test_the_plans_of_today_are_the_recorded_ones():
     """Where the difference is meant: commit it, then `golden record --plans --reason TEXT`."""
-    assert plans_diff.explained(RECORDED, TODAY) == []
+    assert plans_diff.explained(recorded()[0], today()) == []
 
 
 def test_the_file_is_as_the_tool_writes_it():
@@ -55,16 +70,16 @@ def test_the_file_is_as_the_tool_writes_it():
     jsonschema.Draft202012Validator.check_schema(schema)
     held = json.loads(PLANS.read_text(encoding="utf-8"))
     jsonschema.validate(held, schema)
-    assert PLANS.read_text(encoding="utf-8") == golden_file.text(plans_file.document(TODAY, CHANGES))
+    assert PLANS.read_text(encoding="utf-8") == golden_file.text(plans_file.document(today(), recorded()[1]))
 
 
 def test_it_covers_what_it_should():
     assert len(plans.CARDS) >= 18
     assert len(plans.TOKENS) == 19
     assert set(plans.SETTINGS) == {(scales, triton) for scales in (False, True) for triton in TRITONS}
-    assert len(TODAY) == len(RECORDED) == len(plans.CARDS) * len(CHECKPOINTS) * 19 * 8
+    assert len(today()) == len(recorded()[0]) == len(plans.CARDS) * len(CHECKPOINTS) * 19 * 8
     classes = {key for key, _ in tuning.RECORDS}
-    assert {cell.speed.split(" sm_")[0] for cell in TODAY} == {found.name for found in classes} | {
+    assert {cell.speed.split(" sm_")[0] for cell in today()} == {found.name for found in classes} | {
         "unknown architecture"
     }
 
@@ -74,14 +89,14 @@ def test_a_threshold_that_moves_is_told_as_its_author_told_it(monkeypatch):
     of 150: "differs only on sm_86 GeForce at 102 - 128 tokens per expert (BLOCK_SIZE_M 32 -> 64)".
     """
     before = replanned(monkeypatch, GEFORCE_86, steps=from_tokens(GEFORCE_86, 64, 150))
-    first, *details, cards = plans_diff.explained(before, TODAY)
+    first, *details, cards = plans_diff.explained(before, today())
     assert first == (
         "differs only on GeForce sm_86 at 102 to 128 tokens per expert: BLOCK_M 32 -> 64, BLOCK_N 128 -> 64, "
         "BLOCK_KB 64 -> 32, K_UNIT 32 -> 64, SCALE_WORDS False -> True"
     )
     assert details == ["  gate_up.warps 4 -> 8 in 10 of 16 plans", "  warps 4 -> 8 in 6 of 16 plans"]
     assert cards == "  on NVIDIA GeForce RTX 3080 Ti, NVIDIA GeForce RTX 3090"
-    back, *_ = plans_diff.explained(TODAY, before)
+    back, *_ = plans_diff.explained(today(), before)
     assert back.startswith("differs only on GeForce sm_86 at 102 to 128 tokens per expert: BLOCK_M 64 -> 32, ")
 
 
@@ -90,28 +105,28 @@ def test_changes_in_two_places_are_told_apart(monkeypatch):
     other = replanned(monkeypatch, (H20, None), steps=steps)
     sm_86 = replanned(monkeypatch, GEFORCE_86, scale_words=None)
     mixed = [b if b.speed.startswith("GeForce") else a for a, b in zip(other, sm_86, strict=True)]
-    lines = plans_diff.explained(TODAY, mixed)
+    lines = plans_diff.explained(today(), mixed)
     assert lines[0].startswith("differs on GeForce sm_86 at 102 to 2,048 tokens per expert: K_UNIT 64 -> 32, ")
     assert "differs on H20 sm_90 at 1.6 to 2,048 tokens per expert: stages 3 -> 2" in lines
 
 
 def test_a_card_that_changes_its_class_is_told(monkeypatch):
-    moved = [replace(cell, speed="H20 sm_90") if cell.card == "NVIDIA H200" else cell for cell in TODAY]
-    assert plans_diff.explained(TODAY, moved) == [
+    moved = [replace(cell, speed="H20 sm_90") if cell.card == "NVIDIA H200" else cell for cell in today()]
+    assert plans_diff.explained(today(), moved) == [
         "differs only on H20 sm_90 at 0.0195 to 2,048 tokens per expert: class data center sm_90 -> H20 sm_90",
         "  on NVIDIA H200",
     ]
 
 
 def test_what_is_in_one_table_alone_is_told():
-    fewer = [cell for cell in TODAY if cell.card != "NVIDIA H20" or cell.shape != "GLM-4.7"]
-    assert plans_diff.explained(TODAY, fewer) == ["gone: NVIDIA H20, GLM-4.7: 19 plans"]
-    one = [cell for cell in TODAY if cell.key[:3] != ("NVIDIA H20", (True, "3.8.0"), "GLM-4.7")]
+    fewer = [cell for cell in today() if cell.card != "NVIDIA H20" or cell.shape != "GLM-4.7"]
+    assert plans_diff.explained(today(), fewer) == ["gone: NVIDIA H20, GLM-4.7: 19 plans"]
+    one = [cell for cell in today() if cell.key[:3] != ("NVIDIA H20", (True, "3.8.0"), "GLM-4.7")]
     lost = "gone: NVIDIA H20, GLM-4.7: 19 plans (with input scales: Triton 3.8.0)"
-    assert plans_diff.explained(TODAY, one) == [lost]
-    assert plans_diff.explained(fewer, TODAY) == ["new: NVIDIA H20, GLM-4.7: 19 plans"]
-    assert plans_diff.changes_of(fewer, TODAY) == []
-    assert plans_diff.changes_of(TODAY, fewer) == ["gone: NVIDIA H20, GLM-4.7: 19 plans"]
+    assert plans_diff.explained(today(), one) == [lost]
+    assert plans_diff.explained(fewer, today()) == ["new: NVIDIA H20, GLM-4.7: 19 plans"]
+    assert plans_diff.changes_of(fewer, today()) == []
+    assert plans_diff.changes_of(today(), fewer) == ["gone: NVIDIA H20, GLM-4.7: 19 plans"]
 
 
 def test_a_change_under_some_settings_says_which():
@@ -119,9 +134,9 @@ def test_a_change_under_some_settings_says_which():
     settings = {(True, "3.8.0"), (True, "3.9.0")}
     moved = [
         replace(cell, plan=plans.REFUSED) if cell.card == "NVIDIA Thor" and cell.setting in settings else cell
-        for cell in TODAY
+        for cell in today()
     ]
-    first, *_ = plans_diff.explained(TODAY, moved)
+    first, *_ = plans_diff.explained(today(), moved)
     where = r"differs on data center sm_110 at [0-9.]+ to [0-9,.]+ tokens per expert"
     assert re.match(where + r" \(with input scales: Triton 3.8.0, 3.9.0\): kernel decode_w4a16 -> refused", first)
 
@@ -129,7 +144,7 @@ def test_a_change_under_some_settings_says_which():
 def test_plans_of_another_kernel_are_told_apart():
     """Though they have the same blocks, and lose the same stage."""
     prefill = "kernel=prefill_w4a16 launches=8 BLOCK_M=16 stages=3"
-    before = [replace(cell, plan=prefill) for cell in TODAY if cell.card == "NVIDIA H20"]
+    before = [replace(cell, plan=prefill) for cell in today() if cell.card == "NVIDIA H20"]
     fewer, other = prefill.replace("stages=3", "stages=2"), prefill.replace("16 launches", "4_native launches")
     changed = [replace(cell, plan=fewer if cell.tokens < 128 else other) for cell in before]
     lines = plans_diff.explained(before, changed)
@@ -146,7 +161,7 @@ def test_cards_of_one_name_are_refused():
 
 
 def test_a_release_that_cannot_compile_for_a_card_is_recorded():
-    refused = {(cell.card, cell.setting.triton) for cell in TODAY if cell.plan == plans.REFUSED}
+    refused = {(cell.card, cell.setting.triton) for cell in today() if cell.plan == plans.REFUSED}
     assert refused == {("NVIDIA Thor", "3.6.0")}
 
 
@@ -159,7 +174,7 @@ def file(tmp_path, monkeypatch):
     monkeypatch.setattr(golden, "ROOT", tmp_path)
     monkeypatch.setattr(golden, "PLANS", path)
     monkeypatch.setattr(provenance, "clean_commit", lambda root: COMMIT)
-    monkeypatch.setattr(plans, "cells", lambda: TODAY)  # to plan them takes seconds
+    monkeypatch.setattr(plans, "cells", today)
     monkeypatch.delenv("CI", raising=False)
     return path
 
@@ -177,7 +192,7 @@ def test_a_change_needs_a_reason_which_is_kept(file, monkeypatch, capsys):
     assert plans_file.read(file)[1] == [{"commit": COMMIT, "difference": told.splitlines(), "reason": "measured"}]
     capsys.readouterr()
     assert golden.main(["diff"]) == 0
-    assert capsys.readouterr().out == f"{len(TODAY)} plans as recorded\n"
+    assert capsys.readouterr().out == f"{len(today())} plans as recorded\n"
 
 
 @pytest.mark.parametrize("reason", ["", "  ", "\t\n"], ids=repr)
@@ -192,8 +207,8 @@ def test_a_blank_reason_is_refused(file, monkeypatch, capsys, reason):
 def test_earlier_changes_stay(file, monkeypatch, capsys):
     first = replanned(monkeypatch, GEFORCE_86, scale_words=None)
     second = replanned(monkeypatch, (H20, None), decode_up_to=4)
-    plans_file.write(file, TODAY, [])
-    for found, reason in ((first, "one"), (second, "two"), (TODAY, "three")):
+    plans_file.write(file, today(), [])
+    for found, reason in ((first, "one"), (second, "two"), (today(), "three")):
         monkeypatch.setattr(plans, "cells", lambda found=found: found)
         assert golden.main(["record", "--plans", "--reason", reason]) == 0
     assert [change["reason"] for change in plans_file.read(file)[1]] == ["one", "two", "three"]
@@ -220,12 +235,12 @@ def test_ci_and_a_dirty_tree_record_no_plans(file, monkeypatch, capsys):
 
 
 def test_a_file_cut_short_and_one_that_breaks_the_schema_are_refused(file):
-    plans_file.write(file, TODAY, [])
+    plans_file.write(file, today(), [])
     file.write_text(file.read_text().replace('"count": ', '"count": 1'))
     with pytest.raises(Refused, match=r"plans.json is not as the tool wrote it: it says count 1\d+, but has \d+ runs"):
         plans_file.read(file)
     with pytest.raises(Refused, match="would break its schema"):
-        plans_file.write(file, [replace(TODAY[0], plan="BLOCK_M")], [])
+        plans_file.write(file, [replace(today()[0], plan="BLOCK_M")], [])
 
 
 CONFLICT = '<<<<<<< ours\n  "count": 1,\n=======\n  "count": 2,\n>>>>>>> theirs\n'
@@ -235,7 +250,7 @@ DAMAGES = {
     "empty": (lambda text: "", "it is no JSON"),
     "conflict markers": (lambda text: text.replace("{\n", "{\n" + CONFLICT, 1), "it is no JSON"),
     "no such object": (lambda text: "{}", "it has no 'plans'"),
-    "a list": (lambda text: "[]", "list indices"),
+    "a list": (lambda text: "[]", "it is a list, but should be an object"),
     "no number": (lambda text: text.replace('"512: ', '"few: ', 1), "'few: kernel=.*' is no run"),
     "no plan": (lambda text: re.sub('"512: [^"]*"', '"512"', text, count=1), "'512' is no run"),
     "overlapping runs": (
@@ -252,8 +267,8 @@ DAMAGES = {
 @pytest.mark.parametrize("command", [["diff"], ["record", "--plans"]], ids=" ".join)
 def test_a_damaged_file_is_refused_in_one_line(file, damage, command, capsys):
     change, message = DAMAGES[damage]
-    damaged = change(WRITTEN)
-    assert damaged != WRITTEN
+    damaged = change(written())
+    assert damaged != written()
     file.write_text(damaged)
     assert golden.main(command) == 1
     (line,) = capsys.readouterr().err.splitlines()

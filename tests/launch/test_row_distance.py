@@ -12,6 +12,7 @@ from nvfp4_suite.kernels import linear
 from nvfp4_suite.kernels.linear_plan import plan_linear
 from nvfp4_suite.kernels.registry import KERNELS
 
+from ..held import release
 from ..moe import passing
 from ..moe.gate_up import W4A16
 
@@ -20,8 +21,8 @@ GATE = 40.0  # from here on silu is the identity
 
 @pytest.fixture(autouse=True)
 def _whole_share_of_the_card():
-    """What earlier tests left in torch's cache counts against this worker's share of the card: an eighth, or less."""
-    torch.cuda.empty_cache()
+    """What earlier tests left counts against this worker's share of the card, an eighth of it or less."""
+    release()
 
 
 def _ups(tokens: int) -> torch.Tensor:

@@ -125,3 +125,15 @@ def test_zero_rows_pass():
     empty = torch.zeros(0, 32, dtype=F64)
     bytes_ = torch.zeros(0, 16, dtype=torch.uint8), torch.zeros(0, 2, dtype=torch.uint8)
     judge.boundary(*bytes_, empty, empty, torch.tensor(1.0), routing=(torch.zeros(0, 2, dtype=torch.int32), 4))
+
+
+def test_an_error_carries_which_codes_are_wrong_and_those_of_wrong_scales():
+    x = values(4, 32)
+    packed, scale, g = quantized(x, "vllm")
+    packed[1, 9] ^= 0x70  # the code of column 19
+    scale[2, 0] += 1
+    with pytest.raises(AssertionError) as error:
+        judge.boundary(packed, scale, x.double(), x.double(), g)
+    wrong = error.value.wrong
+    assert wrong.shape == x.shape and wrong[2, :16].all()
+    assert wrong.nonzero().tolist() == [[1, 19], *([2, column] for column in range(16))]

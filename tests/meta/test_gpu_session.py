@@ -71,6 +71,16 @@ def test_auto_fills_every_card_that_is_free(session):
     child = session(HOSTS["two"], _MANY, "-n", "auto", "--maxprocesses", "2")
     assert child.returncode == 0, child.stdout + child.stderr
     assert {visible for _, visible, *_ in session.seen()} == {"GPU-0000-5a5a", "GPU-1111-5a5a"}
+    said = re.findall(r"^GPU (\d) \S+: at work (\d+)% of \d+ s, tests: (\d+)$", child.stdout, re.MULTILINE)
+    assert [index for index, *_ in said] == ["0", "1"] and sum(int(tests) for *_, tests in said) == 12, child.stdout
+    assert all(int(tests) > 0 and int(share) > 0 for _, share, tests in said), said
+
+
+def test_an_idle_card_shows(session):
+    """One test of a second for two cards: one of them did nothing."""
+    child = session(HOSTS["two"], "def test_one(): time.sleep(1)\n", "-n", "2")
+    said = dict(re.findall(r"at work (\d+)% of \d+ s, tests: (\d)$", child.stdout, re.MULTILINE))
+    assert said["0"] == "0" and "1" in said.values(), child.stdout
 
 
 def test_alone_a_session_takes_one_card(session):

@@ -57,7 +57,8 @@ def wheel(tmp_path_factory) -> Path:
 
 def test_a_wheel_holds_every_file_of_the_rooms(wheel):
     rooms = wheel.parent / "tree"
-    wanted = {f"nvfp4_suite/{path.relative_to(rooms)}" for room in ROOMS for path in (rooms / room).rglob("*.py")}
+    files = [path for room in ROOMS for kind in ("py", "html", "css") for path in (rooms / room).rglob(f"*.{kind}")]
+    wanted = {f"nvfp4_suite/{path.relative_to(rooms)}" for path in files}
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert inside == wanted | {"nvfp4_suite/__init__.py", "nvfp4_suite/__main__.py"}
 

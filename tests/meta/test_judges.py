@@ -185,6 +185,22 @@ def test_ids_that_name_no_expert_are_dropped_slots():
 # ---- what is mistrusted, and what the caller got wrong
 
 
+def marked(judge_, *args) -> list | None:
+    """The places that a judge's error says are wrong; None where it names none."""
+    with pytest.raises(AssertionError) as error:
+        judge_(*args)
+    wrong = getattr(error.value, "wrong", None)
+    return None if wrong is None else wrong.nonzero().tolist()
+
+
+def test_an_error_carries_which_elements_are_wrong():
+    expected = output(256, 512)
+    assert marked(judge.bitwise, one_ulp(expected.clone()), expected) == [[3, 5]]
+    assert marked(judge.bounded, nan(expected.clone()), wide(expected, 0.3)) == [[3, 5]]
+    assert marked(judge.bounded, scaled(expected), wide(expected, 0.3)) is None, "none of them is wrong by itself"
+    assert marked(judge.bitwise, expected.float(), expected) is None
+
+
 def test_mostly_zeros_are_mistrusted_unless_they_are_the_point():
     expected = output(4, 4)
     expected[:2] = 0

@@ -1,7 +1,9 @@
 """What tests/conftest.py promises, tried on sessions of their own in a copy of the tree with planted tests."""
 
+import json
 import subprocess
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -13,7 +15,7 @@ from nvfp4_suite.contract.case import Case
 from nvfp4_suite.contract.shapes import LayerShape
 CASES = [Case(LayerShape(4, 2, 48, 80), tokens) for tokens in (1, 5)]
 """
-_FIVE_TOKENS = "orderfree-e4k2h48i80-t5-random-silu-bf16"
+_ONE_TOKEN, _FIVE_TOKENS = (f"orderfree-e4k2h48i80-t{tokens}-random-silu-bf16" for tokens in (1, 5))
 _WORKERS = pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
 
 
@@ -167,6 +169,42 @@ def test_case(case): assert case.tokens == 1, "the fifth is wrong"
     assert "sources" in (tmp_path / "environment.json").read_text()
     session("def test_good(): pass\n", f"--artifacts={tmp_path}")
     assert not list((tmp_path / "failures").iterdir()), "that of an earlier session is left"
+
+
+_RECORDED = """
+import torch
+from types import SimpleNamespace
+from nvfp4_suite.reference import judge
+KERNEL = SimpleNamespace(name="mine", promise=None)
+@pytest.mark.parametrize(("case", "kernel"), [pytest.param(case, KERNEL, id=case.id) for case in CASES])
+def test_case(case, kernel):
+    expected = torch.ones(case.tokens, 4)
+    judge.bitwise(expected + (torch.arange(4) == 2) * (case.tokens == 5), expected)
+def test_tool(): pytest.skip("no tool")
+"""
+
+
+def test_a_session_leaves_what_a_report_needs(session, tmp_path):
+    """Its own problems, which kernel a result is of, and where a failing output differs; nothing of an earlier one."""
+    written = (f"--artifacts={tmp_path}", f"--junitxml={tmp_path}/junit.xml")
+    assert session(_RECORDED, *written, "-n", "1").returncode == 1
+    told = json.loads((tmp_path / "session.json").read_text())
+    skip = "UNTESTED: tests/planted/test_planted.py::test_tool: Skipped: no tool"
+    assert told == {"engine": "interpreter", "tier": "all", "whole": True, "exit": 1, "problems": [skip]}
+    results = ElementTree.parse(tmp_path / "junit.xml").iter("testcase")
+    kernels = {one.get("name"): [each.get("value") for each in one.iter("property")] for one in results}
+    assert kernels == {f"test_case[{_FIVE_TOKENS}]": ["mine"], f"test_case[{_ONE_TOKEN}]": ["mine"], "test_tool": []}
+    (bundle,) = (tmp_path / "failures").glob("*/bundle.json")
+    assert json.loads(bundle.read_text())["wrong"]["wrong"] == [[0, 0, 1, 0]] * 5
+    died = session("import os\ndef test_killer(): os._exit(9)\n", *written)
+    assert died.returncode == 9
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"environment.json"}
+
+
+def test_a_session_says_that_its_tests_were_chosen_by_hand(session, tmp_path):
+    session("def test_case(): pass\n", f"--artifacts={tmp_path}", "--tier", "smoke", "tests/planted")
+    told = json.loads((tmp_path / "session.json").read_text())
+    assert told == {"engine": "interpreter", "tier": "smoke", "whole": False, "exit": 5, "problems": []}
 
 
 # A skip is not a pass

@@ -13,8 +13,7 @@ PACKAGE_DIR = PROJECT["tool"]["setuptools"]["package-dir"]
 ROOMS = sorted(name.removeprefix("nvfp4_suite.") for name in PACKAGE_DIR if name != "nvfp4_suite")
 
 # What a test session needs beside the rooms.
-_TESTS = ("__init__", "conftest", "failures", "gpu_session", "gpu_worker", "manifest", "session_checks")
-_FRAME = ("pyproject.toml", "README.md", "LICENSE", *(f"tests/{name}.py" for name in _TESTS))
+_FRAME = ("pyproject.toml", "README.md", "LICENSE", *(f"tests/{path.name}" for path in (ROOT / "tests").glob("*.py")))
 
 
 def python_files(*folders: str) -> list[Path]:

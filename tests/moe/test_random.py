@@ -2,7 +2,7 @@
 
 import pytest
 
-from nvfp4_suite.cases.layers import RANDOM
+from nvfp4_suite.cases.layers import LONG, RANDOM
 from nvfp4_suite.contract.case import Case
 from nvfp4_suite.contract.kernel import FORMATS, Kernel
 from nvfp4_suite.reference import bounds, judge
@@ -14,7 +14,7 @@ FIRST = [case for name in FORMATS for case in [case for case in RANDOM if case.f
 
 
 @pytest.mark.due
-@pytest.mark.parametrize(("case", "kernel"), taken(runnable(RANDOM)))
+@pytest.mark.parametrize(("case", "kernel"), taken(runnable(RANDOM + LONG)))
 def test_kernel_is_within_its_bound(case: Case, kernel: Kernel, device):
     inputs = inputs_of(case)
     actual = run_kernel(kernel, inputs, device, **case.options)

@@ -1,5 +1,7 @@
 """What dispatch makes of W4A4, and what it refuses."""
 
+from itertools import product
+
 import pytest
 
 from nvfp4_suite.contract.gpus import CATALOG, PORTABLE, Gpu, architecture
@@ -8,7 +10,15 @@ from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
 from nvfp4_suite.kernels.releases import NO_ASSEMBLER, TRITONS
 from nvfp4_suite.kernels.tiles import Tile
 from nvfp4_suite.kernels.variants import DEFAULT as W4A16
-from nvfp4_suite.kernels.w4a4 import DEFAULT, FORMS, NATIVE, SPECIALIZED, SPECIALIZED_DOWN
+from nvfp4_suite.kernels.w4a4 import (
+    DEFAULT,
+    FORMS,
+    NATIVE,
+    NATIVE_TRITONS,
+    SPECIALIZED,
+    SPECIALIZED_DOWN,
+    SPECIALIZED_GATE_UP,
+)
 
 H200 = Gpu("NVIDIA H200", (9, 0))
 QWEN = CHECKPOINTS["Qwen3.6-35B-A3B"]  # 256 experts, top 8: 32 tokens are one per expert
@@ -137,9 +147,8 @@ def test_a_native_dot_is_planned_only_where_the_toolchain_makes_one(gpu):
     """triton-lang/triton#7549: elsewhere it stops the compiler, or becomes something else."""
     can = [triton for triton in TRITONS if triton not in NO_ASSEMBLER.get(gpu.capability, ())]
     releases = {triton for triton in can if native(gpu, triton)}
-    everywhere = {"3.6.0", "3.8.0", "3.9.0"}
-    later = {"3.8.0", "3.9.0"}
-    wanted = {(10, 0): everywhere, (10, 3): everywhere, (11, 0): later, (12, 0): everywhere, (12, 1): later}
+    every, later = set(TRITONS), {"3.8.0", "3.9.0"}
+    wanted = {(10, 0): every, (10, 3): every, (11, 0): later | {"3.7.1"}, (12, 0): every, (12, 1): later}
     assert releases == wanted.get(gpu.capability, set())
 
 
@@ -156,46 +165,76 @@ def test_a_native_dot_has_128_weight_rows_scales_of_e4m3_and_a_kind_that_is_aske
         assert launch.instruction == f"{architecture(gpu).matrix_instruction} kind::mxf4nvf4"
 
 
+@pytest.mark.parametrize("gpu", FP4, ids=lambda gpu: gpu.name)
+def test_a_large_native_gate_up_has_fewer_stages_where_more_would_spill(gpu):
+    """With Triton 3.6.0 on sm_120 (compile gates): 16 bytes a thread."""
+    for tokens, triton in product((1, 512, 4096), NATIVE_TRITONS[gpu.capability]):
+        plan = planned(gpu, tokens=tokens, triton=triton)
+        spills = (gpu.capability, tokens, triton) == ((12, 0), 4096, "3.6.0")
+        assert [plan.launch(stage).num_stages for stage in ("gate_up", "down")] == [2 if spills else 3, 3]
+
+
 def test_a_native_kernel_that_cannot_be_says_so():
     plan = planned(kernel=NATIVE)
     assert plan.kernel == NATIVE and plan.launches == planned().launches
     assert plan.reason == "2 tokens per expert, data center sm_90: block 16, decoded (no FP4 instruction here)"
 
 
-def specialized(gpu: Gpu, **options) -> LayerPlan:
-    return planned(gpu, kernel=SPECIALIZED, **options)
+RTX_5090 = Gpu("NVIDIA GeForce RTX 5090", (12, 0))
+
+
+def specialized(gpu: Gpu = RTX_5090, shape: LayerShape = QWEN, kernel: str = SPECIALIZED, **options) -> set[str]:
+    """Which stages of the plan are warp-specialized."""
+    kernels = {"gate_up": SPECIALIZED_GATE_UP, "down": SPECIALIZED_DOWN}
+    plan = planned(gpu, shape, kernel=kernel, **options)
+    return {stage for stage, name in kernels.items() if plan.launch(stage).kernel == name}
 
 
 @pytest.mark.parametrize("gpu", [*CATALOG, PORTABLE], ids=lambda gpu: gpu.name)
-def test_a_specialized_down_is_planned_where_it_compiles_and_nowhere_unasked(gpu):
+def test_both_gemms_are_specialized_where_that_compiles_and_nowhere_unasked(gpu):
     able = [triton for triton in TRITONS if triton not in NO_ASSEMBLER.get(gpu.capability, ())]
-    releases = {triton for triton in able if specialized(gpu, triton=triton).launch("down").kernel == SPECIALIZED_DOWN}
+    releases = {triton for triton in able if specialized(gpu, triton=triton) == {"gate_up", "down"}}
     assert releases == ({"3.8.0", "3.9.0"} if gpu.capability in ((12, 0), (12, 1)) else set())
     for kernel in ("auto", "w4a4", *FORMS):
-        chosen = planned(gpu, kernel=kernel).launch("down").kernel == SPECIALIZED_DOWN
-        assert chosen == (kernel == SPECIALIZED and bool(releases))
+        assert bool(specialized(gpu, kernel=kernel)) == (kernel == SPECIALIZED and bool(releases))
+
+
+RAGGED_GATE_UP, RAGGED_DOWN = LayerShape(256, 8, 2048 + 32, 512), LayerShape(256, 8, 2048, 96)
 
 
 @pytest.mark.parametrize(
-    ("gpu", "intermediate", "triton", "lacks"),
+    ("gpu", "shape", "triton", "stages", "lacks"),
     [
-        (Gpu("NVIDIA GeForce RTX 5090", (12, 0)), 512, "3.8.0", ""),
-        (Gpu("NVIDIA GeForce RTX 5090", (12, 0)), 512, "3.6.0", "it needs sm_120 or 121 and Triton 3.8.0 or later"),
-        (Gpu("NVIDIA GeForce RTX 5090", (12, 0)), 96, "3.8.0", "K 96 is no multiple of 64"),
-        (Gpu("NVIDIA B200", (10, 0)), 512, "3.8.0", "it needs sm_120 or 121 and Triton 3.8.0 or later"),
-        (H200, 512, "3.8.0", "no FP4 instruction here"),
+        (RTX_5090, QWEN, "3.8.0", {"gate_up", "down"}, ""),
+        (RTX_5090, QWEN, "3.6.0", set(), ", not specialized (it needs sm_120 or 121 and Triton 3.8.0 or later)"),
+        (RTX_5090, QWEN, "3.7.1", set(), ", not specialized (it needs sm_120 or 121 and Triton 3.8.0 or later)"),
+        (RTX_5090, RAGGED_DOWN, "3.8.0", {"gate_up"}, ", not specialized in down (K 96 is no multiple of 64)"),
+        (RTX_5090, RAGGED_GATE_UP, "3.8.0", {"down"}, ", not specialized in gate_up (K 2080 is no multiple of 64)"),
+        (Gpu("NVIDIA B200", (10, 0)), QWEN, "3.8.0", set(), ", not specialized (it needs sm_120 or 121 and Triton 3.8"),
+        (H200, QWEN, "3.8.0", set(), ", decoded (no FP4 instruction here)"),
     ],
 )
-def test_a_specialized_down_that_cannot_be_says_why(gpu, intermediate, triton, lacks):
-    plan = specialized(gpu, shape=LayerShape(256, 8, 2048, intermediate), triton=triton)
-    assert plan.kernel == SPECIALIZED and lacks in plan.reason
-    assert (plan.launch("down").kernel == SPECIALIZED_DOWN) == (lacks == "")
-    native = planned(gpu, shape=LayerShape(256, 8, 2048, intermediate), triton=triton, kernel=NATIVE)
-    same = [launch.stage for launch, other in zip(plan.launches, native.launches, strict=True) if launch == other]
-    assert [launch.stage for launch in plan.launches if launch.stage not in same] == ([] if lacks else ["down"])
+def test_a_specialized_gemm_that_cannot_be_says_why(gpu, shape, triton, stages, lacks):
+    plan = planned(gpu, shape, kernel=SPECIALIZED, triton=triton)
+    assert plan.kernel == SPECIALIZED and plan.reason.partition("block 16")[2].startswith(lacks)
+    assert (lacks == "") == plan.reason.endswith("block 16")
+    assert specialized(gpu, shape, triton=triton) == stages
+    native = planned(gpu, shape, kernel=NATIVE, triton=triton)
+    others = {one.stage for one, other in zip(plan.launches, native.launches, strict=True) if one != other}
+    assert others == stages
 
 
 def test_every_k_has_one_specialized_binary():
-    card = Gpu("NVIDIA GeForce RTX 5090", (12, 0))
-    plans = [specialized(card, shape=LayerShape(256, 8, 2048, size), tokens=512) for size in (64, 320, 1024, 2880)]
-    assert len({plan.launch("down") for plan in plans}) == 1
+    shapes = [LayerShape(256, 8, size, size) for size in (64, 320, 1024, 2880)]
+    for stage in ("gate_up", "down"):
+        launches = {planned(RTX_5090, shape, 512, SPECIALIZED).launch(stage) for shape in shapes}
+        assert len(launches) == 1
+
+
+@pytest.mark.parametrize("tokens", [1, 512, 4096])
+def test_a_specialized_gemm_has_the_tile_of_the_native_one(tokens):
+    """So that it is fed the same rows, in the same order of K: a sum has the same products in the same steps."""
+    plans = [planned(RTX_5090, tokens=tokens, kernel=kernel) for kernel in (SPECIALIZED, NATIVE)]
+    for stage in ("gate_up", "down"):
+        sizes = [[plan.launch(stage).constexpr(name) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_KB")] for plan in plans]
+        assert sizes[0] == sizes[1]

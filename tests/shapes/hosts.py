@@ -15,8 +15,11 @@ from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
 from nvfp4_suite.kernels.pointwise import COLUMN_BLOCK
 from nvfp4_suite.kernels.tiles import Tile, most_block_m
 from nvfp4_suite.kernels.variants import DEFAULT, FORMS, VARIANTS, Variant
+from nvfp4_suite.kernels.w4a4 import ATOMIC, FP4_KIND
+from nvfp4_suite.kernels.w4a4 import DEFAULT as W4A4
 
 from ..engine import INTERPRETED
+from ..moe.subject import plan_options
 
 HOST = Gpu("NVIDIA H200", (9, 0)) if INTERPRETED else gpus.current(0)
 OTHER = 96  # the sizes that the launch says nothing of: a block of 64 and a part of one
@@ -28,17 +31,21 @@ UNEVEN = LayerShape(256, 8, 2048, 96)  # no step of down's K is whole
 def launches() -> dict[str, Launch]:
     """Every binary that some card's plans run, by name.
 
-    The gates list them, but for the kernels kept for comparison, of which they take samples. What instruction a launch
-    expects makes no other binary; it is what another card's compiler would choose. Those of W4A4 have no host: this
-    card's own run in tests/moe, and an FP4 instruction runs where there is one.
+    The gates list them, but for the kernels kept for comparison, of which they take samples, as they do of W4A4. What
+    instruction a launch expects makes no other binary; it is what another card's compiler would choose.
     """
-    gated = [launch for _, launch in gates.launches() if not of_w4a4(launch)]
+    gated = [launch for _, launch in gates.launches() if has_host(launch)]
     found = {replace(launch, stage="", instruction=None): launch for launch in [*_compared(), *gated]}
     return {name_of(launch): replace(launch, instruction=None) for launch in found.values()}
 
 
+def has_host(launch: Launch) -> bool:
+    """Not an FP4 instruction, which runs where there is one, nor tiles of block scales, which no layer has."""
+    return FP4_KIND not in (launch.instruction or "") and not dict(launch.constexprs).get("SWIZZLED")
+
+
 def of_w4a4(launch: Launch) -> bool:
-    return launch.kernel.partition(".")[0] in ("quantize", "w4a4", "w4a4_gluon")
+    return launch.kernel.partition(".")[0] in ("quantize", "w4a4")
 
 
 def name_of(launch: Launch) -> str:
@@ -77,37 +84,47 @@ def layer_host(launch: Launch) -> tuple[Case, LayerPlan]:
     """A case, and the plan for it in which `launch` runs."""
     constants = dict(launch.constexprs)
     case = _case(launch)
-    options = {"dtype": case.dtype, "activation": case.activation, "weight_on_input": case.weight_on_input}
-    options["kernel"] = "decode" if launch.kernel == "gemv.w4a16_gemv" else "prefill"
-    override = Tile(constants["BLOCK_M"]) if "BLOCK_M" in constants else None
-    plan = plan_layer(HOST, case.shape, case.tokens, override=override, **options)
+    options = plan_options(case)
+    if of_w4a4(launch):  # whose block follows from the number of tokens
+        options["kernel"] = ATOMIC if case.atomics else W4A4
+    else:
+        options["kernel"] = "decode" if launch.kernel == "gemv.w4a16_gemv" else "prefill"
+        options["override"] = Tile(constants["BLOCK_M"]) if "BLOCK_M" in constants else None
+    plan = plan_layer(HOST, case.shape, case.tokens, **options)
     return case, _taking_its_place(launch, plan)
 
 
 def _case(launch: Launch) -> Case:
     constants = dict(launch.constexprs)
-    hidden = intermediate = OTHER
-    experts, tokens, routing = 4, 3, "random"
-    if launch.stage in ("count_routes", "scan_counts", "list_blocks", "place_routes"):
-        experts, tokens, routing = MANY_EXPERTS, CHUNK + 1, "dropped"
-    elif launch.stage == "gate_up":
-        hidden = _k(constants)
-    elif launch.stage == "down":
-        intermediate = _k(constants)
-    else:
-        hidden = intermediate = COLUMN_BLOCK + 16
-        tokens, routing = 8, "dropped"
-    if "BLOCK_M" in constants:  # one expert's routes are a block and one more
-        tokens, routing = constants["BLOCK_M"] + 1, "hot"
+    shape, tokens, routing = _sizes(launch)
     return Case(
-        LayerShape(experts, 2, hidden, intermediate),
+        shape,
         tokens,
         routing,
+        format="w4a4" if of_w4a4(launch) else "w4a16",
+        atomics=constants.get("ATOMIC", False),
         dtype=_dtype(launch),
         activation=constants.get("ACTIVATION", "silu"),
         activation_limit=64.0,
         weight_on_input=launch.stage == "weigh_input" or (launch.stage == "down" and not constants["WEIGHTED"]),
     )
+
+
+def _sizes(launch: Launch) -> tuple[LayerShape, int, str]:
+    """(shape, tokens, routing); in a GEMM's, one expert's routes are a block and one more."""
+    constants = dict(launch.constexprs)
+    if launch.stage in ("count_routes", "scan_counts", "list_blocks", "place_routes"):
+        shape, tokens, routing = LayerShape(MANY_EXPERTS, 2, OTHER, OTHER), CHUNK + 1, "dropped"
+    elif launch.stage == "gate_up":
+        shape, tokens, routing = LayerShape(4, 2, _k(constants), OTHER), 3, "random"
+    elif launch.stage == "down":  # atomics need three slots, and as many tokens per expert want a fifth expert
+        experts, top_k = (5, 3) if constants.get("ATOMIC") else (4, 2)
+        shape, tokens, routing = LayerShape(experts, top_k, OTHER, _k(constants)), 3, "random"
+    elif launch.stage == "quantize":  # its block of rows is no block of routes
+        return LayerShape(4, 2, COLUMN_BLOCK + 16, OTHER), 8, "dropped"
+    else:
+        shape, tokens, routing = LayerShape(4, 2, COLUMN_BLOCK + 16, COLUMN_BLOCK + 16), 8, "dropped"
+    return (shape, constants["BLOCK_M"] + 1, "hot") if "BLOCK_M" in constants else (shape, tokens, routing)
 
 
 def linear_host(launch: Launch) -> tuple[tuple[int, int, int, str], LinearPlan]:

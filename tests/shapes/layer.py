@@ -46,8 +46,9 @@ def expected_of(inputs: Inputs, case: Case, rounding: str) -> Tensor:
     """What moe.expert_layer gives in the form `rounding`."""
     form = rounding_form(rounding, inputs.hidden_states.dtype)
     gated = Activation.of_options(case.activation, case.activation_alpha, case.activation_limit, form)
-    x, _, weights, ids = layer_arguments(inputs)
-    return moe.combine(moe.layer_routes(x, weights_of(inputs), weights, ids, gated, case.weight_on_input, form), form)
+    x, banks, weights, ids = layer_arguments(inputs)
+    decoded = moe.Weights.of_banks(banks, form)
+    return moe.combine(moe.layer_routes(x, decoded, weights, ids, gated, case.weight_on_input, form), form)
 
 
 def enclosed(inputs: Inputs, case: Case, rounding: str) -> Interval:

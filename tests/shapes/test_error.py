@@ -13,8 +13,6 @@ over many, the sums agree far better, to within DEVIATIONS standard deviations a
 fp32's own errors are a thousandth of bf16's and count for a millionth of the square.
 """
 
-from functools import lru_cache
-
 import pytest
 import torch
 from torch import Tensor
@@ -28,6 +26,7 @@ from nvfp4_suite.reference.activations import Activation
 from nvfp4_suite.reference.rounding import rounding_form
 
 from ..engine import INTERPRETED
+from ..held import held
 from ..moe.subject import run_kernel
 from .layer import SHAPES, first_tokens, inputs_on, weights_of
 
@@ -42,7 +41,7 @@ def rounding_variance(x: Tensor) -> Tensor:
     return ulp.square() / 12
 
 
-@lru_cache(maxsize=1)
+@held(maxsize=1)
 def _layer(name: str, device: str) -> tuple[Case, Inputs, Tensor, Tensor]:
     case = Case(SHAPES[name], max(TOKENS), inputs="random")
     inputs = inputs_on(case, device)

@@ -9,10 +9,13 @@ from ..engine import INTERPRETED
 from ..linear.layer import order_free
 from ..linear.layer import run_plan as run_linear
 from ..moe.subject import context_of, expected_of, run_plan
-from .hosts import can_run, is_linear, launches, layer_host, linear_host, name_of, of_w4a4
+from .hosts import can_run, has_host, is_linear, launches, layer_host, linear_host, name_of
 
 # The interpreter runs every kernel elsewhere: here, one launch of each kind of host.
-KINDS = ("gemm.w4a16_gemm", "linear.linear_gemm")
+KINDS = ("gemm.w4a16_gemm", "w4a4.w4a4_down", "linear.linear_gemm")
+
+
+BLOCKED = ("list_blocks", "gate_up", "down")
 
 
 def _run_here() -> list:
@@ -30,7 +33,8 @@ def test_a_launch_gives_the_one_right_answer(launch, device):
         judge.bitwise(run_linear(plan, layer, device), expected, launch=launch.label)
     else:
         case, plan = layer_host(launch)
-        judge.bitwise(run_plan(plan, case, device), expected_of(case, "w4a16"), **context_of(case), launch=launch.label)
+        expected = expected_of(case, case.format)
+        judge.bitwise(run_plan(plan, case, device), expected, **context_of(case), launch=launch.label)
 
 
 def test_an_h200_can_run_them_all():
@@ -38,11 +42,19 @@ def test_an_h200_can_run_them_all():
 
 
 def test_every_gated_launch_has_a_host():
-    named = {name_of(launch) for _, launch in gates.launches() if not of_w4a4(launch)}
+    named = {name_of(launch) for _, launch in gates.launches() if has_host(launch)}
     for launch in launches().values():
         _, plan = linear_host(launch) if is_linear(launch) else layer_host(launch)
         named -= {name_of(launch) for launch in plan.launches}
     assert not named
+
+
+def test_hosts_route_in_the_launches_blocks():
+    """Those of W4A4 by their number of tokens, the others as they are told to."""
+    for launch in launches().values():
+        if launch.stage in ("gate_up", "down") and "BLOCK_M" in dict(launch.constexprs):
+            _, plan = layer_host(launch)
+            assert {one.constexpr("BLOCK_M") for one in map(plan.launch, BLOCKED)} == {launch.constexpr("BLOCK_M")}
 
 
 def test_hosts_have_k_that_launches_are_compiled_for():

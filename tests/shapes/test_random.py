@@ -1,7 +1,5 @@
 """Every published shape at one token and at a thousand: all rows of every kernel lie in their enclosures."""
 
-from functools import lru_cache
-
 import pytest
 
 from nvfp4_suite.contract.case import Case, Inputs
@@ -12,6 +10,7 @@ from nvfp4_suite.kernels.variants import DEFAULT
 from nvfp4_suite.reference.bounds import Interval
 
 from ..engine import INTERPRETED, runs_here
+from ..held import held
 from ..moe.subject import run_kernel
 from .layer import SHAPES, activation, enclosed, first_tokens, inputs_on, judged, rows_of
 
@@ -39,12 +38,12 @@ RUNS = [  # shape by shape, because the banks of one are made once
 ]
 
 
-@lru_cache(maxsize=1)
+@held(maxsize=1)
 def _inputs(name: str, device: str) -> Inputs:
     return inputs_on(_case(name), device)
 
 
-@lru_cache(maxsize=1)
+@held(maxsize=1)
 def _interval(name: str, rounding: str, device: str) -> Interval:
     return enclosed(_inputs(name, device), _case(name), rounding)
 

@@ -1,7 +1,6 @@
 """A W4A4 layer on inputs like real ones, stage by stage: each on what the kernel itself made of the one before."""
 
 from collections.abc import Callable
-from functools import lru_cache
 
 import pytest
 import torch
@@ -19,6 +18,7 @@ from nvfp4_suite.reference.ranges import Range
 from nvfp4_suite.reference.rounding import rounding_form
 
 from ..engine import on_gpu
+from ..held import held
 from ..moe.subject import inputs_of, plan_options
 from . import w4a4_launches as launches
 
@@ -39,7 +39,7 @@ def entering(case: Case) -> torch.Tensor:
     return moe.weigh_input(x, inputs.topk_weights.flatten().double(), form).to(form.dtype)
 
 
-@lru_cache(maxsize=8)
+@held(maxsize=8)
 def by_kernel(case: Case, device: str) -> tuple[Rows, Rows, torch.Tensor]:
     """(what enters gate_up, what enters down, the routes), each from the kernel's own of the stage before."""
     inputs, plan = inputs_of(case), plan_of(case)

@@ -1,0 +1,65 @@
+"""Which of all gates a run compiles that is not asked for all of them. Pure: needs neither torch nor triton."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import product
+
+from ..contract.gpus import Gpu
+from ..contract.shapes import CHECKPOINTS, LayerShape
+from ..kernels.launch import Launch
+from ..kernels.plan import LayerPlan, plan_layer
+from .gate_work import Gate, length
+from .gates import DEFAULT_TRITON, is_size, launches, planning_triton, tile_name
+from .plans import CARDS, TOKENS
+
+
+def chosen(triton: str = DEFAULT_TRITON) -> tuple[Gate, ...]:
+    """The part of `launches` that a run compiles unless it is asked for all, in the same order.
+
+    Whole are the plans of golden/plans.json: what "auto" chooses in bf16 without weight_on_input, with and without
+    input scales. Of the rest each architecture gets the largest tile of every kernel, the first to spill, with each
+    kind of K and type of scales. Each option and dtype of a kernel is compiled with each matrix instruction that it
+    comes to, and each tile is compiled, for one architecture at least.
+    """
+    gates = launches(triton)
+    taken = {*_planned(gates, triton), *_largest(gates)}
+    shown = {each for _, launch in taken for each in _shown(launch)}
+    for gate in sorted(gates, key=lambda gate: length(gate[1])):
+        if not _shown(gate[1]) <= shown:
+            taken.add(gate)
+            shown |= _shown(gate[1])
+    return tuple(gate for gate in gates if gate in taken)
+
+
+def _planned(gates: Iterable[Gate], triton: str) -> list[Gate]:
+    """Those of golden/plans.json, whatever stage they are in there."""
+    planned = {
+        (gpu.capability, launch)
+        for gpu, shape, tokens, scales in product(CARDS, CHECKPOINTS.values(), TOKENS, (False, True))
+        for launch in _plan(gpu, shape, tokens, scales, triton).launches
+    }
+    binaries = {(capability, replace(launch, stage="")) for capability, launch in planned}
+    return [gate for gate in gates if (gate[0], replace(gate[1], stage="")) in binaries]
+
+
+def _plan(gpu: Gpu, shape: LayerShape, tokens: int, input_scales: bool, triton: str) -> LayerPlan:
+    by = planning_triton(gpu.capability, triton)
+    return plan_layer(gpu, shape, tokens, triton=by, input_scales=input_scales)
+
+
+def _largest(gates: Iterable[Gate]) -> list[Gate]:
+    """Of each architecture and kernel, one with the largest tile, for each kind of K and type of scales."""
+    found: dict[tuple, Gate] = {}
+    for capability, launch in gates:
+        place = (capability, launch.kernel, dict(launch.constexprs).get("K_UNIT"), dict(launch.arguments).get("scale"))
+        if place not in found or length(launch) > length(found[place][1]):
+            found[place] = capability, launch
+    return list(found.values())
+
+
+def _shown(launch: Launch) -> set[tuple]:
+    """What a launch shows of its kernel: its options and types with its matrix instruction, and its tile."""
+    kind = (launch.instruction or "").partition(" ")[0]
+    options = {pair for pair in launch.constexprs if not is_size(pair[1])}
+    shown = {(launch.kernel, kind, *pair) for pair in {*launch.arguments, *options}}
+    return shown | {(launch.kernel, tile_name(launch))}

@@ -1,0 +1,97 @@
+"""What a run takes that is not asked for all gates: no compiler here."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from math import prod
+
+import pytest
+
+from nvfp4_suite.ci import gates
+from nvfp4_suite.ci.gate_choice import chosen
+from nvfp4_suite.ci.plans import CARDS, TOKENS
+from nvfp4_suite.contract.gpus import ARCHITECTURES
+from nvfp4_suite.contract.shapes import CHECKPOINTS
+from nvfp4_suite.kernels.plan import plan_layer
+from nvfp4_suite.kernels.releases import NO_ASSEMBLER
+
+releases = pytest.mark.parametrize("triton", [gates.DEFAULT_TRITON, *NO_ASSEMBLER[11, 0]])  # to keep it short
+every_architecture = pytest.mark.parametrize("capability", gates.GATED, ids=gates.arch_name)
+
+
+@cache
+def taken(triton: str = gates.DEFAULT_TRITON) -> frozenset:
+    return frozenset(chosen(triton))
+
+
+def of(some, capability) -> list:
+    return [launch for listed, launch in some if listed == capability]
+
+
+@releases
+@pytest.mark.parametrize("input_scales", [False, True])
+def test_the_plans_that_are_recorded_are_whole(input_scales, triton):
+    """golden/plans.json has them of banks without and with input scales."""
+    planned = {
+        (gpu.capability, launch)
+        for gpu, shape, tokens in product(CARDS, CHECKPOINTS.values(), TOKENS)
+        if gpu.capability in gates.GATED and triton not in NO_ASSEMBLER.get(gpu.capability, ())
+        for launch in plan_layer(gpu, shape, tokens, triton=triton, input_scales=input_scales).launches
+    }
+    assert without_stage(planned) <= without_stage(taken(triton))
+
+
+def without_stage(some) -> set:
+    return {(capability, replace(launch, stage="")) for capability, launch in some}
+
+
+@releases
+def test_all_that_is_taken_is_listed_in_the_same_order(triton):
+    listed = gates.launches(triton)
+    assert [gate for gate in listed if gate in taken(triton)] == list(chosen(triton))
+    assert len(taken(triton)) < len(listed)
+
+
+@every_architecture
+def test_each_architecture_shows_the_largest_tile_of_every_kernel_with_each_kind_of_k_and_type_of_scales(capability):
+    """K_UNIT is 16 for a ragged K; e4m3 is emulated on bytes."""
+    all_of_it = sizes(of(gates.launches(), capability))
+    assert sizes(of(taken(), capability)) == all_of_it
+    scales = {"*u8", "*fp8e4nv"} if ARCHITECTURES[capability].native_e4m3 else {"*u8"}
+    assert {place[1:] for place in all_of_it if place[0] == "gemv.w4a16_gemv"} == set(product((16, 32), scales))
+
+
+def sizes(launches) -> dict[tuple, int]:
+    """The largest product of sizes, by kernel, kind of K and type of scales."""
+    found: dict[tuple, int] = {}
+    for launch in launches:
+        place = launch.kernel, dict(launch.constexprs).get("K_UNIT"), dict(launch.arguments).get("scale")
+        size = prod(value for _, value in launch.constexprs if gates.is_size(value) and value)
+        found[place] = max(found.get(place, 0), size)
+    return found
+
+
+@releases
+@pytest.mark.parametrize("kind", ["mma.sync", "wgmma", "tcgen05", None])
+def test_every_kernel_shows_each_option_and_type_with_each_instruction(kind, triton):
+    """Options are what is no size."""
+    values = [
+        {
+            (launch.kernel, *pair)
+            for _, launch in some
+            if (launch.instruction and launch.instruction.split(" ")[0]) == kind
+            for pair in (*launch.arguments, *launch.constexprs)
+            if not gates.is_size(pair[1])
+        }
+        for some in (taken(triton), gates.launches(triton))
+    ]
+    assert values[0] == values[1] and values[0]
+
+
+@releases
+def test_every_tile_is_compiled_for_some_architecture(triton):
+    tiles = [
+        {(launch.kernel, gates.tile_name(launch)) for _, launch in some}
+        for some in (taken(triton), gates.launches(triton))
+    ]
+    assert tiles[0] == tiles[1]
