@@ -43,7 +43,7 @@ BODIES = {
     "right": "return right()",
     "wrong": "return right() + 1",
     "worse": "return right() + 2",
-    "unwritten": "out = right(); del out; out = torch.empty_like(hidden_states); out[1:] = right()[1:]; return out",
+    "unwritten": "return right() + torch.empty(9).isnan().all()",  # wrong where what is not written is NaN
     "raises": 'raise ValueError("3 is not 4")',
     "raises elsewhere": "elsewhere()",
     "raises another": 'raise KeyError("3 is not 4")',

@@ -1,6 +1,7 @@
 """The commits that a bisect looks through: which there are, what their kernels/ is, and that git is only read."""
 
 import itertools
+import os
 
 import pytest
 
@@ -170,7 +171,7 @@ def test_what_was_not_packed_is_refused(tmp_path):
 
 def test_git_is_only_read(tree):
     """An index whose times are out of date is what `git status` would write."""
-    (tree / "kernels/a.py").touch()
+    os.utime(tree / "kernels/a.py", (1, 1))
     (tree / "page.md").write_text("dirty")
     before = {path: path.read_bytes() for path in (tree / ".git").rglob("*") if path.is_file()}
     repository = Repository(tree)
