@@ -135,7 +135,7 @@ def _w4a4(gpu: Gpu, shape: LayerShape, tokens: int, options: Options, triton: st
         return LayerPlan(name, shape, tokens, options[0], (), "no tokens: nothing to launch")
     tokens_per_expert = tokens * shape.top_k / shape.experts
     form, without = w4a4.possible(w4a4.FORMS[name], gpu, shape, triton)
-    tiles = w4a4.tiles(shape, form, tokens_per_expert)
+    tiles = w4a4.tiles(gpu, shape, form, tokens_per_expert, triton)
     launches = w4a4.launches(gpu, shape, form, tiles, *options)
     reason = f"{tokens_per_expert:.3g} tokens per expert, {_card(gpu)}: block {tiles[0].block_m}{without}"
     return LayerPlan(name, shape, tokens, options[0], launches, reason)

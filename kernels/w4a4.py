@@ -100,7 +100,7 @@ def _is_specialized(form: Form, k: int) -> bool:
     return form.specialized and k % SPECIALIZED_K == 0
 
 
-def tiles(shape: LayerShape, form: Form, tokens_per_expert: float) -> tuple[Tile, Tile]:
+def tiles(gpu: Gpu, shape: LayerShape, form: Form, tokens_per_expert: float, triton: str) -> tuple[Tile, Tile]:
     """The tiles of gate_up and down. BLOCK_N counts columns of gate_up's output, of which each has two weight rows."""
     block_m = next(block_m for least, block_m in BLOCK_M_STEPS if tokens_per_expert >= least)
     even, ragged = (NATIVE_KB, NATIVE_RAGGED_KB) if form.native else (Tile.block_kb, RAGGED_BLOCK_KB)
@@ -109,7 +109,8 @@ def tiles(shape: LayerShape, form: Form, tokens_per_expert: float) -> tuple[Tile
         gate_up_kb = RAGGED_BLOCK_KB  # or sm_89 spills a register or two
     if form.atomic and not form.native:
         down_kb = RAGGED_BLOCK_KB  # or sm_80 does
-    gate_up = Tile(block_m, block_kb=gate_up_kb, num_warps=GATE_UP_WARPS)
+    stages = 2 if form.native and _spills_in_three_stages(gpu, block_m, triton) else Tile.num_stages
+    gate_up = Tile(block_m, block_kb=gate_up_kb, num_warps=GATE_UP_WARPS, num_stages=stages)
     return gate_up, Tile(block_m, NATIVE_ROWS if form.native else Tile.block_n, down_kb)
 
 
@@ -200,6 +201,11 @@ def _specialized_down(gpu: Gpu, form: Form, dtype: str, tile: Tile, k: int, weig
         num_warps=SPECIALIZED_WARPS,
         instruction=_instruction(gpu, form, tile),
     )
+
+
+def _spills_in_three_stages(gpu: Gpu, block_m: int, triton: str) -> bool:
+    """Whether a native gate_up takes too many registers: with Triton 3.6.0 it spills 16 bytes on sm_120."""
+    return triton == "3.6.0" and block_m >= 64 and architecture(gpu).matrix_instruction == "mma.sync"
 
 
 def _spills_persistent(gpu: Gpu, tile: Tile) -> bool:

@@ -1,5 +1,7 @@
 """What dispatch makes of W4A4, and what it refuses."""
 
+from itertools import product
+
 import pytest
 
 from nvfp4_suite.contract.gpus import CATALOG, PORTABLE, Gpu, architecture
@@ -8,7 +10,15 @@ from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
 from nvfp4_suite.kernels.releases import NO_ASSEMBLER, TRITONS
 from nvfp4_suite.kernels.tiles import Tile
 from nvfp4_suite.kernels.variants import DEFAULT as W4A16
-from nvfp4_suite.kernels.w4a4 import DEFAULT, FORMS, NATIVE, SPECIALIZED, SPECIALIZED_DOWN, SPECIALIZED_GATE_UP
+from nvfp4_suite.kernels.w4a4 import (
+    DEFAULT,
+    FORMS,
+    NATIVE,
+    NATIVE_TRITONS,
+    SPECIALIZED,
+    SPECIALIZED_DOWN,
+    SPECIALIZED_GATE_UP,
+)
 
 H200 = Gpu("NVIDIA H200", (9, 0))
 QWEN = CHECKPOINTS["Qwen3.6-35B-A3B"]  # 256 experts, top 8: 32 tokens are one per expert
@@ -153,6 +163,15 @@ def test_a_native_dot_has_128_weight_rows_scales_of_e4m3_and_a_kind_that_is_aske
         kinds = dict(launch.arguments)
         assert kinds["scale"] == kinds["x_scale"] == "*fp8e4nv"
         assert launch.instruction == f"{architecture(gpu).matrix_instruction} kind::mxf4nvf4"
+
+
+@pytest.mark.parametrize("gpu", FP4, ids=lambda gpu: gpu.name)
+def test_a_large_native_gate_up_has_fewer_stages_where_more_would_spill(gpu):
+    """With Triton 3.6.0 on sm_120 (compile gates): 16 bytes a thread."""
+    for tokens, triton in product((1, 512, 4096), NATIVE_TRITONS[gpu.capability]):
+        plan = planned(gpu, tokens=tokens, triton=triton)
+        spills = (gpu.capability, tokens, triton) == ((12, 0), 4096, "3.6.0")
+        assert [plan.launch(stage).num_stages for stage in ("gate_up", "down")] == [2 if spills else 3, 3]
 
 
 def test_a_native_kernel_that_cannot_be_says_so():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import triton
 
 from nvfp4_suite.cases.stages import GEMMS, GemmCase
 from nvfp4_suite.contract.case import torch_dtype
@@ -11,10 +12,13 @@ from nvfp4_suite.kernels.plan import plan_layer
 from nvfp4_suite.reference import judge, moe
 from nvfp4_suite.reference.rounding import rounding_form
 
+from ..engine import INTERPRETED
 from . import w4a4_launches as launches
 from .launches import CARDS, drawn
 
 W4A4 = [case for case in GEMMS if case.format == "w4a4"]
+NATIVE_DOT = INTERPRETED and tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 8)
+RTX_5090 = Gpu("NVIDIA GeForce RTX 5090", (12, 0))
 every_card = pytest.mark.parametrize("gpu", CARDS, ids=lambda gpu: gpu.name)
 
 
@@ -40,3 +44,15 @@ def test_down_gemm(case: GemmCase, gpu: Gpu, device):
     for expert, one in enumerate(gemms):
         expected = moe.down(*one.operands(), one.topk_weights.double(), form)
         judge.bitwise(found[expert :: len(gemms)], expected.to(one.dtype), case=case.id, gpu=gpu.name)
+
+
+@pytest.mark.fault("triton-lang/triton#7549")
+@pytest.mark.parametrize("gpu", [*CARDS, *([RTX_5090] if NATIVE_DOT else [])], ids=lambda gpu: gpu.name)
+def test_block_scales_are_no_powers_of_two(gpu: Gpu, device):
+    """64 products of 1 and 1, each in a block of scale 1, which is byte 0x38: read as a power of two it is 2^-71."""
+    plan = plan_layer(gpu, LayerShape(1, 1, 128, 64), 1, kernel="w4a4", input_scales=True)
+    codes, scale = (torch.full((128, size), byte, dtype=torch.uint8) for size, byte in ((32, 0x22), (4, 0x38)))
+    weights = codes[None], scale[None].view(torch.float8_e4m3fn), torch.ones(1, 128)
+    routing = torch.ones(1, 1), torch.zeros(1, 1, dtype=torch.int32)
+    found = launches.down(plan, (codes[:1], scale[:1]), weights, routing, torch.bfloat16, device)
+    assert (found == 64).all()
