@@ -15,7 +15,8 @@ from pathlib import Path
 from . import files, markdown, owed
 from .owed import HOSTED, Failure, job_of
 from .report import failures as reported
-from .report import reading, verdicts
+from .report import reading
+from .report.report import verdicts_of
 from .report.text import cut
 
 PLACES = 20  # of one failure that are named; the others are counted
@@ -24,10 +25,11 @@ COMMANDS = 5  # that repeat it
 PROBLEMS = 100  # of one session
 
 
-def red(runs: list[reading.Run]) -> Iterator[Failure]:
-    """What failed in `runs`, by what is likely to have one cause; a session's problems are a failure each."""
-    jobs = {run.name: job_of(run) for run in runs}
-    for one in reported.collect([verdicts.of(run) for run in runs]):
+def red(results: reading.Results) -> Iterator[Failure]:
+    """What failed, by what is likely to have one cause; a session's problems are a failure each."""
+    verdicts = verdicts_of(results)
+    jobs = {one.run.name: job_of(one.run) for one in verdicts}
+    for one in reported.collect(verdicts):
         for occurrence in one.occurrences:
             job = jobs[occurrence.run]
             if one.kind == "session":
@@ -48,11 +50,10 @@ def _what(failure: reported.Failure) -> str:
     return cut(start + failure.family.strip(), 1)
 
 
-def all_failures(folder: Path, jobs: list[dict], runs: list[reading.Run]) -> list[Failure]:
+def all_failures(folder: Path, jobs: list[dict], results: reading.Results) -> list[Failure]:
     """What is red, and what is missing."""
-    found = [*red(runs), *owed.shards(folder, jobs, runs)]
-    told = {failure.job for failure in found}
-    return [*found, *owed.statuses(folder, names(jobs), told), *owed.unseen(owed.functions(runs))]
+    ran = owed.functions(results.runs)
+    return [*red(results), *owed.shards(folder, jobs, results.runs), *owed.unseen(ran)]
 
 
 def names(jobs: list[dict]) -> list[str]:
@@ -93,9 +94,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     jobs = options.matrix["include"]
     options.artifacts.mkdir(parents=True, exist_ok=True)  # it is not there where no job left anything
-    runs = reading.read([options.artifacts], names(jobs)).runs
-    found = distinct(all_failures(options.artifacts, jobs, runs))
-    page = text(found, owed.seed_lines(owed.functions(runs)))
+    results = reading.read([options.artifacts], names(jobs))
+    found = distinct(all_failures(options.artifacts, jobs, results))
+    page = text(found, owed.seed_lines(owed.functions(results.runs)))
     print(page)
     if options.json:
         files.write_text(options.json, json.dumps(found, indent=1) + "\n")

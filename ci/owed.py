@@ -1,9 +1,9 @@
 """What a nightly run owes beside green tests: every job its results, every kind of GPU all cases, every seed its tests.
 
 The results are a folder with one for each job: artifacts/<runner>-<triton>/, with -1of2 and the like behind it where
-machines share a runner's work, and HOSTED, those of the jobs without a GPU. In a job's folder, beside what
-report/reading.py reads, lie status.txt, one word that says how its steps went, and manifest.json, which
-tests/manifest.py writes: the part that a session was, all that is due on its GPU, and what of it ran.
+machines share a runner's work, and HOSTED, those of the jobs without a GPU; report/reading.py says what is in them.
+Here manifest.json counts, which tests/manifest.py writes: the part that a session was, all that is due on its GPU, and
+what of it ran.
 """
 
 import json
@@ -42,15 +42,6 @@ def node_of(result: Result) -> str:
     """The id of a test, as pytest takes it; of what is none of pytest's, its group and its name."""
     file = f"{result.group.replace('.', '/')}.py" if result.group.startswith("tests.") else result.group
     return f"{file}::{result.name}"
-
-
-def statuses(folder: Path, jobs: list[str], red: set[str]) -> Iterator[Failure]:
-    """The jobs that failed although nothing that they left says why; `red` are those of which something does."""
-    for job in jobs:
-        path = folder / job / "status.txt"
-        said = path.read_text(encoding="utf-8").strip() if path.exists() else "nothing"
-        if said != "success" and job not in red:
-            yield Failure("a job fails without a failed test", job, said, "Its log says more.")
 
 
 def shards(folder: Path, jobs: list[dict], runs: list[Run]) -> Iterator[Failure]:

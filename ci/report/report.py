@@ -56,7 +56,7 @@ class Report:
 
 def make(results: reading.Results, golden: goldens.Goldens, before: reading.Results | None = None) -> Report:
     """The report of `results`, and of what golden/ tells; failures that `before` does not have are new."""
-    told = tuple(_told(results))
+    told = tuple(verdicts_of(results))
     found = tuple(failures.collect(told, before and map(verdicts.of, before.runs)))
     return Report(
         verdicts=told,
@@ -72,7 +72,7 @@ def make(results: reading.Results, golden: goldens.Goldens, before: reading.Resu
     )
 
 
-def _told(results: reading.Results) -> list[verdicts.Verdict]:
+def verdicts_of(results: reading.Results) -> list[verdicts.Verdict]:
     """The verdicts on all runs, and on jobs that say of themselves that they failed where no run of theirs is red."""
     found = [verdicts.of(run) for run in results.runs]
     red = [one.run.name for one in found if one.red]

@@ -125,7 +125,7 @@ def test_a_red_night(rehearse):
     assert all(f"{name}: passed in" in log for name in SEED_TESTS)
     page = (run.artifacts / "night" / "report.html").read_text()
     assert all(job in page for job in HOSTS) and kernel in page and "NVIDIA L40S" in page
-    assert "manifest.json" not in page and "status.txt" not in page  # both were read
+    assert not {"manifest.json", "status.txt"} & set(re.findall(r"[\w.]+\.\w+", page)), "the report knows no such file"
     assert f"FAILED: {TEST} {kernel}: 1 in l40s-3.8.0" in run.summary and "runs are red" in run.summary
     assert sorted(issue["title"] for issue in rehearse.github.issues) == [
         "Nightly: golden: w4a16",
