@@ -18,8 +18,8 @@ def chosen(triton: str = DEFAULT_TRITON) -> tuple[Gate, ...]:
 
     Whole are the plans of golden/plans.json: what "auto" chooses in bf16 without weight_on_input, with and without
     input scales. Of the rest each architecture gets the largest tile of every kernel, the first to spill, with each
-    kind of K and type of scales. Each option and dtype of a kernel is compiled with each matrix instruction that it
-    comes to, and each tile is compiled, for one architecture at least.
+    instruction, kind of K and type of scales. Each option and dtype of a kernel is compiled with each kind of matrix
+    instruction that it comes to, and each tile is compiled, for one architecture at least.
     """
     gates = launches(triton)
     taken = {*_planned(gates, triton), *_largest(gates)}
@@ -48,10 +48,11 @@ def _plan(gpu: Gpu, shape: LayerShape, tokens: int, input_scales: bool, triton: 
 
 
 def _largest(gates: Iterable[Gate]) -> list[Gate]:
-    """Of each architecture and kernel, one with the largest tile, for each kind of K and type of scales."""
+    """Of each architecture, kernel and instruction, one with the largest tile, by kind of K and type of scales."""
     found: dict[tuple, Gate] = {}
     for capability, launch in gates:
-        place = (capability, launch.kernel, dict(launch.constexprs).get("K_UNIT"), dict(launch.arguments).get("scale"))
+        kinds = dict(launch.constexprs).get("K_UNIT"), dict(launch.arguments).get("scale")
+        place = (capability, launch.kernel, launch.instruction, *kinds)
         if place not in found or length(launch) > length(found[place][1]):
             found[place] = capability, launch
     return list(found.values())

@@ -40,8 +40,9 @@ class Family:
         start = time.perf_counter()
         try:
             facts, reused = self._facts(capability, launch)
-        except GateError as error:
-            return Outcome(capability, launch, None, str(error), time.perf_counter() - start)
+        except Exception as error:  # also of a kernel's module that this Triton cannot import
+            text = str(error) if isinstance(error, GateError) else f"{where((capability, launch))}: {error!r}"
+            return Outcome(capability, launch, None, text, time.perf_counter() - start)
         return Outcome(capability, launch, facts, "", time.perf_counter() - start, reused)
 
     def _facts(self, capability: Capability, launch: Launch) -> tuple[Facts, bool]:

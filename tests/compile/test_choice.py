@@ -53,19 +53,22 @@ def test_all_that_is_taken_is_listed_in_the_same_order(triton):
 
 
 @every_architecture
-def test_each_architecture_shows_the_largest_tile_of_every_kernel_with_each_kind_of_k_and_type_of_scales(capability):
-    """K_UNIT is 16 for a ragged K; e4m3 is emulated on bytes."""
+def test_each_architecture_shows_the_largest_tiles_of_every_kernel(
+    capability,
+):
+    """With each instruction, kind of K (K_UNIT is 16 for a ragged one) and type of scales (bytes for emulated e4m3)."""
     all_of_it = sizes(of(gates.launches(), capability))
     assert sizes(of(taken(), capability)) == all_of_it
     scales = {"*u8", "*fp8e4nv"} if ARCHITECTURES[capability].native_e4m3 else {"*u8"}
-    assert {place[1:] for place in all_of_it if place[0] == "gemv.w4a16_gemv"} == set(product((16, 32), scales))
+    assert {place[2:] for place in all_of_it if place[0] == "gemv.w4a16_gemv"} == set(product((16, 32), scales))
 
 
 def sizes(launches) -> dict[tuple, int]:
-    """The largest product of sizes, by kernel, kind of K and type of scales."""
+    """The largest product of sizes, by kernel, instruction, kind of K and type of scales."""
     found: dict[tuple, int] = {}
     for launch in launches:
-        place = launch.kernel, dict(launch.constexprs).get("K_UNIT"), dict(launch.arguments).get("scale")
+        kinds = dict(launch.constexprs).get("K_UNIT"), dict(launch.arguments).get("scale")
+        place = launch.kernel, launch.instruction, *kinds
         size = prod(value for _, value in launch.constexprs if gates.is_size(value) and value)
         found[place] = max(found.get(place, 0), size)
     return found

@@ -59,6 +59,13 @@ def test_a_crash_costs_the_gate_that_crashed():
     assert "the compiler ended its process" in found[1].error
 
 
+def test_a_kernel_that_cannot_be_imported_costs_its_gate():
+    """An older Triton may lack what a module asks for."""
+    found = gate_run.run([((9, 0), replace(LAUNCH, kernel="pointwise.no_such_function")), ((9, 0), LAUNCH)], ONE)
+    assert "on sm_90: AttributeError(" in found[0].error
+    assert found[1].facts
+
+
 def test_architectures_of_a_family_share_ptx_that_one_launch_proved_the_same():
     listed = [(capability, small(dtype=dtype)) for dtype in ("bf16", "fp16") for capability in FAMILY]
     heads = [each.facts.head for each in gate_run.run(listed, ONE)]
