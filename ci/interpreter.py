@@ -77,9 +77,13 @@ def _numpy_dtype(upstream):
 
 
 def _load(upstream):
-    """The loads and stores in C++ know numpy's own dtypes alone, so bf16 passes through them as raw bits."""
+    """The loads and stores in C++ know numpy's own dtypes alone, so bf16 passes through them as raw bits.
+
+    From 3.9 on they refuse a mask that is not bool, as `&` of a block's and a scalar's comparison is int32.
+    """
 
     def load(ptrs, mask, other, dtype):
+        mask = np.asarray(mask, np.bool_)
         if dtype != _BF16:
             return upstream(ptrs, mask, other, dtype)
         return upstream(ptrs, mask, other.view(np.uint16), np.dtype(np.uint16)).view(_BF16)
@@ -88,7 +92,10 @@ def _load(upstream):
 
 
 def _store(upstream):
-    return lambda ptrs, value, mask: upstream(ptrs, value.view(np.uint16) if value.dtype == _BF16 else value, mask)
+    def store(ptrs, value, mask):
+        upstream(ptrs, value.view(np.uint16) if value.dtype == _BF16 else value, np.asarray(mask, np.bool_))
+
+    return store
 
 
 def _scaled_operand(upstream):

@@ -161,3 +161,17 @@ def test_a_scaled_dot_reads_e4m3_scales():
         return
     _scaled_dot[(1,)](*operands, result, m, n, k)
     assert np.array_equal(result.numpy(), a @ b.T)
+
+
+def test_loads_and_stores_are_given_masks_of_bool():
+    """`&` of a block's and a scalar's comparison is int32, which Triton 3.9 refuses."""
+    from nvfp4_suite.ci import interpreter as repair
+
+    given = []
+    load = repair._load(lambda ptrs, mask, other, dtype: given.append(mask) or other)
+    store = repair._store(lambda ptrs, value, mask: given.append(mask))
+    values, mask = np.zeros(3, np.float32), np.array([0, 1, 1], np.int32)
+    load(None, mask, values, np.dtype(np.float32))
+    store(None, values, mask)
+    assert [one.dtype for one in given] == [np.bool_, np.bool_]
+    assert np.array_equal(given, [[False, True, True]] * 2)
