@@ -1,5 +1,6 @@
 """What must not be lost or pass unseen: killed recorders, two at once, damaged files, edits by hand, merges by git."""
 
+import os
 import re
 import shutil
 import signal
@@ -91,12 +92,13 @@ def test_two_recorders_at_once_both_record(folder, tmp_path, monkeypatch):
     commit_all(tmp_path)
     monkeypatch.undo()
     sources = provenance.sources_digest(tmp_path)
-    started = []
+    started, by_hand = [], {name: value for name, value in os.environ.items() if name != "CI"}  # which never records
     for name, facts in (("interpreter", CPU | {"numpy": "2", "ml_dtypes": "0.5", "triton": "3.8.0"}), ("sm_80", GPU)):
         path = tmp_path / "golden" / f"{name}.recording"
         recording_file.write(path, Recording(name, facts, sources, DIGESTS))
         command = [sys.executable, "-c", RECORDER, tmp_path, path]
-        started.append(subprocess.Popen(command, cwd=TREE, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen(command, cwd=TREE, env=by_hand, **pipes))
         assert started[-1].stdout.readline() == "at the lock\n"
         if len(started) == 1:
             assert started[0].stdout.readline() == "read\n"
