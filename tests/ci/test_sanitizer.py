@@ -135,3 +135,20 @@ def test_the_planted_faults_are_in_the_machine_code(tool, tmp_path):
         assert "STG" in code and "+0x100]" in code  # 64 words are 0x100 bytes
     else:
         assert "STS" in code and "LDS" in code and "BAR.SYNC" not in code
+
+
+@pytest.mark.parametrize(
+    ("rest", "named"),
+    [
+        ([], False),
+        (["-n", "8", "-q"], False),  # options alone do not widen the run to every test
+        (["tests/moe"], True),
+        (["-q", "tests/moe/test_random.py::test_layer"], True),
+    ],
+)
+def test_options_alone_leave_the_choice_of_tests(rest, named, tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(sanitizer, "_under", lambda tool, folder, command, env: (commands.append(command), ({}, 0))[1])
+    sanitizer._run("memcheck", tmp_path, rest, {})
+    assert all(one in commands[0] for one in rest)
+    assert [one for one in commands[0] if one in sanitizer.CASES] == ([] if named else list(sanitizer.CASES))
