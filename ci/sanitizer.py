@@ -3,9 +3,11 @@
 A tool that is missing, or that does not see a planted fault on this host, has tested nothing: UNTESTED, which fails.
 """
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -137,8 +139,17 @@ def _under(
     options = ["--tool", tool, "--target-processes", "all", "--report-api-errors", "no", "--print-limit", "1000"]
     options += ["--log-file", str(folder / "%p.log")]
     whole = ["compute-sanitizer", *options, *command]
-    try:
-        code = subprocess.run(whole, env=env | {"PYTHONPATH": paths}, cwd=ROOT, timeout=seconds).returncode
-    except subprocess.TimeoutExpired:
-        code = 1
+    code = _whole_group(whole, env | {"PYTHONPATH": paths}, seconds)
     return {path.name: path.read_text(errors="replace") for path in sorted(folder.iterdir())}, code
+
+
+def _whole_group(command: list[str], env: dict[str, str], seconds: float | None) -> int:
+    """The exit code of `command`; none of its children outlives it. Tests whose tool has crashed would hold the GPU."""
+    with subprocess.Popen(command, env=env, cwd=ROOT, start_new_session=True) as process:
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return 1
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -152,3 +154,22 @@ def test_options_alone_leave_the_choice_of_tests(rest, named, tmp_path, monkeypa
     sanitizer._run("memcheck", tmp_path, rest, {})
     assert all(one in commands[0] for one in rest)
     assert [one for one in commands[0] if one in sanitizer.CASES] == ([] if named else list(sanitizer.CASES))
+
+
+CRASHES = """#!/bin/sh
+sleep 60 &
+echo $! > "$PID"
+kill -SEGV $$
+"""
+
+
+def test_a_tool_that_crashes_leaves_no_tests_behind(tmp_path):
+    (tmp_path / "compute-sanitizer").write_text(CRASHES)
+    (tmp_path / "compute-sanitizer").chmod(0o755)
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PID": str(tmp_path / "pid")}
+    problems = sanitizer._run("memcheck", tmp_path / "artifacts", [], env)
+    assert "TESTS FAILED under memcheck: exit code -11" in problems
+    left = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
+    ends = time.monotonic() + 10
+    while left.exists() and left.read_text().split()[2] != "Z":  # dead, perhaps not yet collected by init
+        assert time.monotonic() < ends, "the child still sleeps"
