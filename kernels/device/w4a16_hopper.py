@@ -16,7 +16,6 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from .pointwise import activate
 
-ROWS = gl.constexpr(128)  # weight rows of a program
 STEP = gl.constexpr(64)  # of K
 WORDS = gl.constexpr(8)  # int32 of codes that a row has in a step
 
@@ -28,16 +27,16 @@ LACKING = gl.constexpr(2.0**7)
 
 
 @gluon.constexpr_function
-def decoded_layout(num_warps):
+def decoded_layout(rows, num_warps):
     """[row, t, h, s, j] of a step's weights: thread t of four has 16 k of each of its rows, two words h of them.
 
     Codes s and s + 4 of a word are the pair that instruction s takes of it.
     """
-    warps = [[16 << bit, 0, 0, 0, 0] for bit in range(num_warps.bit_length() - 1)]
-    rows = [[8, 0, 0, 0, 0]] + ([[64, 0, 0, 0, 0]] if num_warps == 4 else [])
-    registers = [[0, 0, 0, 0, 1], [0, 0, 0, 1, 0], [0, 0, 0, 2, 0], [0, 0, 1, 0, 0], *rows]
+    bits = [[16 << bit, 0, 0, 0, 0] for bit in range((rows // 16).bit_length() - 1)]
+    of_warps = num_warps.bit_length() - 1
+    registers = [[0, 0, 0, 0, 1], [0, 0, 0, 1, 0], [0, 0, 0, 2, 0], [0, 0, 1, 0, 0], [8, 0, 0, 0, 0], *bits[of_warps:]]
     lanes = [[0, 1, 0, 0, 0], [0, 2, 0, 0, 0], [1, 0, 0, 0, 0], [2, 0, 0, 0, 0], [4, 0, 0, 0, 0]]
-    return gl.DistributedLinearLayout(registers, lanes, warps, [], [128, 4, 2, 4, 2])
+    return gl.DistributedLinearLayout(registers, lanes, bits[:of_warps], [], [rows, 4, 2, 4, 2])
 
 
 @gluon.constexpr_function
@@ -66,6 +65,7 @@ def decode(words, scale, dtype: gl.constexpr, layout: gl.constexpr, operand: gl.
         factor = (factor.to(gl.float32) * SCALE_BF16).to(gl.bfloat16)
     else:
         factor = factor * SCALE_FP16
+    ROWS: gl.constexpr = words.shape[0]
     shape: gl.constexpr = [ROWS, 4, 2, 4, 2]
     codes, _ = gl.broadcast(codes[:, :, :, None, None], gl.full(shape, 0, gl.int32, layout))
     factor, _ = gl.broadcast(factor[:, :, None, None, None], gl.full(shape, 0, dtype, layout))
@@ -87,22 +87,24 @@ def k_of_position(position):
 
 
 @gluon.jit
-def weight_rows(m, tile, HALF, GATED: gl.constexpr):
+def weight_rows(m, tile, N, ROWS: gl.constexpr, GATED: gl.constexpr):
     """Where rows `m` of a program's tile are among an expert's. Rows 8 apart, which one thread has, are partners.
 
-    GATED: gate's row and up's, HALF rows on, in the order in which down wants the activations; else columns 64 apart.
+    GATED: gate's row and up's, N on, in the order in which down wants the activations; else columns ROWS / 2 apart.
+    Rows beyond the last are copies of it.
     """
-    place = m // 16 * 8 + m % 8
+    place, partner = m // 16 * 8 + m % 8, m // 8 % 2
     if GATED:
-        s, h, t, j = place // 16, place // 8 % 2, place // 2 % 4, place % 2
-        row = tile * 64 + 16 * t + 8 * h + 4 * j + s + m // 8 % 2 * HALF
+        s, h, t, j = place // 16 % 4, place // 8 % 2, place // 2 % 4, place % 2
+        column = tile * (ROWS // 2) + place // 64 * 64 + 16 * t + 8 * h + 4 * j + s
+        row = gl.minimum(column, N - 1) + partner * N
     else:
-        row = tile * 128 + place + m // 8 % 2 * 64
+        row = gl.minimum(tile * ROWS + place + partner * (ROWS // 2), N - 1)
     return row
 
 
 @gluon.jit
-def allocate_ring(x, scale, BLOCK_M: gl.constexpr, STAGES: gl.constexpr):
+def allocate_ring(x, scale, ROWS: gl.constexpr, BLOCK_M: gl.constexpr, STAGES: gl.constexpr):
     """Activations, codes and block scales of STAGES steps; each stage by itself, so that none waits for another."""
     swizzled: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
@@ -128,8 +130,9 @@ def copy_step(ring, pointers, slot: gl.constexpr, ahead: gl.constexpr, WIDTH: gl
 @gluon.jit
 def decode_step(ring, slot: gl.constexpr, dtype: gl.constexpr, mma: gl.constexpr):
     _, codes, scales = ring
+    ROWS: gl.constexpr = codes[0].shape[0]
     words = codes[slot]._reinterpret(gl.int32, [ROWS, 4, 2], gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0]))
-    return decode(words, scales[slot], dtype, decoded_layout(gl.num_warps()), gl.DotOperandLayout(0, mma, 2))
+    return decode(words, scales[slot], dtype, decoded_layout(ROWS, gl.num_warps()), gl.DotOperandLayout(0, mma, 2))
 
 
 @gluon.jit
@@ -166,7 +169,7 @@ def multiply_step(
 
 @gluon.jit
 def multiply(
-    ring, pointers, k_steps, WIDTH: gl.constexpr, STAGES: gl.constexpr, REST: gl.constexpr, mma: gl.constexpr
+    ring, pointers, k_steps, ROWS: gl.constexpr, WIDTH: gl.constexpr, STAGES: gl.constexpr, REST: gl.constexpr, mma: gl.constexpr
 ):
     """The sums [ROWS, WIDTH] over k_steps of K; REST is (k_steps - STAGES + 2) % STAGES."""
     for step in gl.static_range(STAGES - 2):
@@ -210,15 +213,20 @@ def rounded_pair(first, second, dtype: gl.constexpr):
 
 
 @gluon.jit
-def store_columns(values, buffer, out, slots, first, columns, routes, wide: gl.constexpr):
-    """out[route, first:] = `values` [64, WIDTH], through a buffer in shared memory that turns them round."""
+def store_columns(values, buffers, out, slots, first, columns, routes, wide: gl.constexpr):
+    """out[route, first:] = `values` [64 or 128, WIDTH], through buffers in shared memory that turn them round."""
     WIDTH: gl.constexpr = values.shape[1]
-    turned = buffer.slice(0, WIDTH)
-    turned.permute((1, 0)).store(values)
-    route = gl.load(slots + gl.arange(0, WIDTH, gl.SliceLayout(1, wide)))
-    column = first + gl.arange(0, 64, gl.SliceLayout(0, wide))
-    place = out + route.to(gl.int64)[:, None] * columns + column[None, :]
-    gl.store(place, turned.load(wide), mask=(route < routes)[:, None])
+    if values.shape[0] == 128:
+        one, other = gl.split(values.reshape([2, 64, WIDTH]).permute([1, 2, 0]))
+        store_columns(one, buffers, out, slots, first, columns, routes, wide)
+        store_columns(other, buffers[1:], out, slots, first + 64, columns, routes, wide)
+    else:
+        turned = buffers[0].slice(0, WIDTH)
+        turned.permute((1, 0)).store(values)
+        route = gl.load(slots + gl.arange(0, WIDTH, gl.SliceLayout(1, wide)))
+        column = first + gl.arange(0, 64, gl.SliceLayout(0, wide))
+        place = out + route.to(gl.int64)[:, None] * columns + column[None, :]
+        gl.store(place, turned.load(wide), mask=(route < routes)[:, None] & (column < columns)[None, :])
 
 
 @gluon.jit
@@ -231,6 +239,7 @@ def one_tile(
     sizes,
     limits,
     ring,
+    ROWS: gl.constexpr,
     WIDTH: gl.constexpr,
     STAGES: gl.constexpr,
     REST: gl.constexpr,
@@ -253,28 +262,29 @@ def one_tile(
     route = gl.where(route < routes, route, gl.load(slots))
     row = (route // rows_per_input).to(gl.int64)
     x += row[:, None] * (k_steps * STEP) + gl.arange(0, STEP, gl.SliceLayout(0, wide))[None, :]
-    row = first_row + weight_rows(gl.arange(0, ROWS, gl.SliceLayout(1, of_codes)), tile, N, GATED)
+    row = first_row + weight_rows(gl.arange(0, ROWS, gl.SliceLayout(1, of_codes)), tile, N, ROWS, GATED)
     packed += row[:, None] * (k_steps * (STEP // 2)) + gl.arange(0, STEP // 2, gl.SliceLayout(0, of_codes))[None, :]
-    row = first_row + weight_rows(gl.arange(0, ROWS, gl.SliceLayout(1, of_scales)), tile, N, GATED)
+    row = first_row + weight_rows(gl.arange(0, ROWS, gl.SliceLayout(1, of_scales)), tile, N, ROWS, GATED)
     scale += row[:, None] * (k_steps * (STEP // 16)) + gl.arange(0, STEP // 16, gl.SliceLayout(0, of_scales))[None, :]
-    acc = multiply(ring, (x, packed, scale), k_steps, WIDTH, STAGES, REST, mma)
+    acc = multiply(ring, (x, packed, scale), k_steps, ROWS, WIDTH, STAGES, REST, mma)
 
-    row = first_row + weight_rows(gl.arange(0, ROWS, gl.SliceLayout(1, mma)), tile, N, GATED)
+    row = first_row + weight_rows(gl.arange(0, ROWS, gl.SliceLayout(1, mma)), tile, N, ROWS, GATED)
     acc = acc * LACKING * gl.load(global_scale + row)[:, None]
     if WEIGHTED:
         route = gl.load(slots + gl.arange(0, WIDTH, gl.SliceLayout(0, mma)))
         acc = acc * gl.load(topk_weights + route, mask=route < routes, other=0.0)[None, :]
     tokens, _, _ = ring
     first, second = gl.split(acc.reshape([ROWS // 16, 2, 8, WIDTH]).permute([0, 2, 3, 1]))
-    first, second = first.reshape([64, WIDTH]), second.reshape([64, WIDTH])
+    COLUMNS: gl.constexpr = ROWS // 2
+    first, second = first.reshape([COLUMNS, WIDTH]), second.reshape([COLUMNS, WIDTH])
     if GATED:
         alpha, limit = limits
         gate, up = rounded_pair(first, second, dtype)
         act = activate(gate, up, alpha, limit, ACTIVATION)
-        store_columns(act.to(dtype), tokens[0], out, slots, tile * 64, N, routes, wide)
+        store_columns(act.to(dtype), tokens, out, slots, tile * COLUMNS, N, routes, wide)
     else:
-        store_columns(first.to(dtype), tokens[0], out, slots, tile * 128, N, routes, wide)
-        store_columns(second.to(dtype), tokens[1], out, slots, tile * 128 + 64, N, routes, wide)
+        store_columns(first.to(dtype), tokens, out, slots, tile * ROWS, N, routes, wide)
+        store_columns(second.to(dtype), tokens[COLUMNS // 64 :], out, slots, tile * ROWS + COLUMNS, N, routes, wide)
 
 
 @gluon.jit
@@ -305,6 +315,7 @@ def w4a16_hopper(
     activation_alpha,
     activation_limit,
     BLOCK_M: gl.constexpr,
+    ROWS: gl.constexpr,
     WIDTHS: gl.constexpr,
     STAGES: gl.constexpr,
     REST: gl.constexpr,
@@ -315,16 +326,15 @@ def w4a16_hopper(
 
     `x` has the order of K that k_of_position says, and so has what gate_up stores. N is the columns of `out`.
     """
-    COLUMNS: gl.constexpr = 64 if ACTIVATION is not None else 128
-    tiles = N // COLUMNS
+    tiles = gl.cdiv(N, ROWS // 2 if ACTIVATION is not None else ROWS)
     block = gl.program_id(0) // tiles
     expert = gl.load(block_expert + block).to(gl.int64)
     if expert >= 0:
-        ring = allocate_ring(x, scale, BLOCK_M, STAGES)
+        ring = allocate_ring(x, scale, ROWS, BLOCK_M, STAGES)
         slots = block_routes + block.to(gl.int64) * BLOCK_M
         tile = gl.program_id(0) % tiles
         inputs, sizes = (x, packed, scale, global_scale, topk_weights), (N, k_steps, routes, rows_per_input)
         limits = (activation_alpha, activation_limit)
         for index in gl.static_range(len(WIDTHS)):
             if is_width(slots, routes, WIDTHS, index):
-                one_tile(inputs, out, slots, expert, tile, sizes, limits, ring, WIDTHS[index], STAGES, REST, ACTIVATION, WEIGHTED)
+                one_tile(inputs, out, slots, expert, tile, sizes, limits, ring, ROWS, WIDTHS[index], STAGES, REST, ACTIVATION, WEIGHTED)
