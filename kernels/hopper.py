@@ -1,0 +1,94 @@
+"""The launches of a W4A16 prefill layer whose GEMMs are written for sm_90, in Gluon. Pure.
+
+gate_up has the activation in its epilogue. Both GEMMs read activations whose K is interleaved: gate_up's are so by a
+launch before it, and down's as gate_up stores them.
+"""
+
+from functools import cache
+
+from ..contract.gpus import Gpu
+from ..contract.shapes import LayerShape
+from . import pointwise, prefill
+from .launch import Launch, declare
+from .tiles import Tile
+
+NAME = "prefill_w4a16_hopper"
+CAPABILITY = (9, 0)
+TRITONS = ("3.8.0", "3.9.0")  # earlier releases lack parts of Gluon
+GATE_UP, DOWN = "w4a16_hopper.w4a16_hopper_gate_up", "w4a16_hopper.w4a16_hopper_down"
+
+K_UNIT = 64
+ROWS = 128  # weight rows of a tile
+LARGE = Tile(256, block_n=ROWS, num_warps=8, num_stages=6)
+SMALL = Tile(64, block_n=ROWS, num_warps=4, num_stages=6)
+SMALL_BELOW = 96  # tokens per expert
+SOURCE = "ours, one H200"
+
+# What hidden and intermediate are multiples of, so that tiles are whole: of down they have 128 columns, of gate_up 64.
+# And what both are at least, so that the ring is full once before the loop.
+UNITS, LEAST_K = (ROWS, ROWS // 2), 4 * K_UNIT
+
+
+def lacks(gpu: Gpu, shape: LayerShape, triton: str) -> str:
+    """Why these launches are not to be had, as a part of the reason that a plan gives; empty where they are."""
+    if gpu.capability != CAPABILITY:
+        return "it needs sm_90"
+    if triton not in TRITONS:
+        return f"it needs Triton {TRITONS[0]} or later"
+    sizes = {"hidden": shape.hidden, "intermediate": shape.intermediate}
+    for (name, size), unit in zip(sizes.items(), UNITS, strict=True):
+        if size % unit or size < LEAST_K:
+            return f"{name} {size} is no multiple of {unit} from {LEAST_K} on"
+    return ""
+
+
+def tile(tokens_per_expert: float) -> Tile:
+    return LARGE if tokens_per_expert >= SMALL_BELOW else SMALL
+
+
+def launches(shape: LayerShape, tile: Tile, dtype: str, activation: str, weight_on_input: bool) -> tuple[Launch, ...]:
+    """All launches in the order they run, for activations of `dtype` ("bf16" or "fp16")."""
+    return (
+        *prefill.routing(shape.experts, tile.block_m),
+        *([pointwise.weigh_input(dtype)] if weight_on_input else []),
+        pointwise.interleave_k(dtype),
+        _gate_up(tile, shape.hidden, dtype, activation),
+        _down(tile, shape.intermediate, dtype, weighted=not weight_on_input),
+        pointwise.sum_routes(dtype),
+    )
+
+
+@cache
+def _gate_up(tile: Tile, k: int, dtype: str, activation: str) -> Launch:
+    return declare(
+        "gate_up",
+        GATE_UP,
+        f"x: *{dtype}, packed: *u8, scale: *fp8e4nv, global_scale: *fp32, block_routes: *i32, block_expert: *i32, "
+        f"out: *{dtype}, N: i32, k_units: i32, routes: i32, rows_per_input: i32, activation_alpha: fp32, "
+        "activation_limit: fp32",
+        "N",
+        {**_sizes(tile, k), "ACTIVATION": activation},
+        num_warps=tile.num_warps,
+        instruction="wgmma",
+    )
+
+
+@cache
+def _down(tile: Tile, k: int, dtype: str, weighted: bool) -> Launch:
+    return declare(
+        "down",
+        DOWN,
+        f"x: *{dtype}, packed: *u8, scale: *fp8e4nv, global_scale: *fp32, topk_weights: *fp32, block_routes: *i32, "
+        f"block_expert: *i32, out: *{dtype}, N: i32, k_units: i32, routes: i32",
+        "N",
+        {**_sizes(tile, k), "WEIGHTED": weighted},
+        num_warps=tile.num_warps,
+        instruction="wgmma",
+    )
+
+
+def _sizes(tile: Tile, k: int) -> dict[str, int]:
+    """REST: steps of K that the loop, which takes STAGES at once, leaves of those that copy a later one."""
+    stages = tile.num_stages
+    sizes = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "STAGES": stages}
+    return {**sizes, "REST": (k // K_UNIT - (stages - 2)) % stages, "K_UNIT": K_UNIT}
