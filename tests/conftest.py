@@ -5,9 +5,12 @@ host's GPU, "compile" runs tests/compile alone, without a device and without tor
 other projects' packages and without Triton, "browser" runs tests/browser alone, without torch and Triton.
 """
 
+import gc
 import os
+import re
 import sys
 import tempfile
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -140,10 +143,37 @@ def pytest_report_header(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """The compile gates are collected where there is no torch, so a folder is left out before it is imported."""
-    return None if _belongs(collection_path, config.getoption("engine")) else True
+    """The compile gates are collected where there is no torch, so a folder is left out before it is imported.
+
+    So is, on a GPU, a file that says nothing of `device`: every worker would import it to leave out all of its tests.
+    """
+    engine = config.getoption("engine")
+    if engine == "gpu" and collection_path.suffix == ".py" and not _names_device(collection_path):
+        return True
+    return None if _belongs(collection_path, engine) else True
 
 
+@cache
+def _names_device(path: Path) -> bool:
+    """Whether a test of this file can use `device`. A fixture of another file could take it: `_select` refuses that."""
+    return re.search(r"\bdevice\b", path.read_text()) is not None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Without looking for garbage, which took a fifth of the time: what is collected stays, and is not looked at again.
+
+    Every worker of a session collects all tests.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@cache
 def _belongs(path: Path, engine: str) -> bool:
     """Whether `engine` runs the tests of this path; other trees' tests are not ours to refuse."""
     if not path.is_relative_to(TESTS) or path == TESTS:
@@ -172,9 +202,11 @@ def _select(config, items) -> None:
     for item in items:  # pytest collects a file that the command line names without asking pytest_ignore_collect
         if not _belongs(item.path, engine):
             checks.problems.add(f"NOT FOR --engine {engine}: {item.path.relative_to(ROOT)}")
+        if _uses_device(item) and not _names_device(item.path):
+            checks.problems.add(f"NOT ON A GPU: {item.nodeid}: its file should name the fixture `device`")
     kept = [item for item in items if _belongs(item.path, engine)]
     if engine == "gpu":
-        kept = [item for item in kept if "device" in getattr(item, "fixturenames", ())]
+        kept = [item for item in kept if _uses_device(item)]
     kept = [item for item in kept if _tier_is_within(item, config.getoption("tier"))]
     if wanted:
         known = {case_id for item in kept for case_id in _case_ids(item)}
@@ -184,6 +216,10 @@ def _select(config, items) -> None:
     items[:] = kept
     for item in kept:  # for the JUnit record: which kernel a result is of
         item.user_properties += [("kernel", value.name) for value in _values(item) if hasattr(value, "promise")]
+
+
+def _uses_device(item) -> bool:
+    return "device" in getattr(item, "fixturenames", ())
 
 
 def _tier_is_within(item, tier: str) -> bool:
