@@ -90,13 +90,13 @@ def dequantize_blocks(packed: Tensor, scale: Tensor) -> Tensor:
     `packed` is uint8 [..., N, K/2], `scale` uint8 or float8_e4m3fn [..., N, K/16]. Raises TypeError for another dtype,
     ValueError for a shape that does not fit.
     """
-    values = decode_e2m1(unpack(packed)).double()
+    values = decode_e2m1(unpack(packed))
     wanted = [*values.shape[:-1], values.shape[-1] // BLOCK]
     if values.shape[-1] % BLOCK:
         raise ValueError(f"packed has shape {list(packed.shape)}, but K/2 should be a multiple of {BLOCK // 2}")
     if list(scale.shape) != wanted:
         raise ValueError(f"scale has shape {list(scale.shape)}, but should be {wanted} (one per {BLOCK} values)")
-    return values * decode_e4m3(scale).double().repeat_interleave(BLOCK, dim=-1)
+    return (values.unflatten(-1, (-1, BLOCK)) * decode_e4m3(scale).double()[..., None]).flatten(-2)
 
 
 def dequantize(packed: Tensor, scale: Tensor, global_scale: Tensor) -> Tensor:
