@@ -132,7 +132,6 @@ class Weights:
             *_alpha("down", banks.down_global, banks.down_input_scale, rounding),
         )
 
-
     def of_expert(self, expert: int) -> "Weights":
         """Those of one expert, decoded: `gate_up` [2I, H] and its alpha [2I], `down` [H, I] and its alpha [H]."""
         names = ("gate_up", "gate_up_alpha", "down", "down_alpha")

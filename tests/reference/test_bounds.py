@@ -10,7 +10,6 @@ from nvfp4_suite.contract.case import Case, random_inputs, torch_dtype
 from nvfp4_suite.contract.kernel import ACTIVATIONS, DTYPES
 from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.reference import bounds, moe
-from nvfp4_suite.reference.accumulation import likely_sums, worst_sums
 from nvfp4_suite.reference.activations import Activation
 from nvfp4_suite.reference.rounding import FORMS, rounding_form
 
