@@ -6,6 +6,7 @@ other projects' packages and without Triton, "browser" runs tests/browser alone,
 """
 
 import gc
+import importlib.util
 import os
 import re
 import sys
@@ -94,14 +95,20 @@ def _give_children_the_root() -> None:
 
 
 def _use_own_triton_cache(config) -> None:
-    """A cold cache of this run's own, and in it one per xdist worker, unless the user chose a directory.
+    """A cold cache of this run's own, unless the user chose a directory. On GPUs workers share it, a lock for each key.
 
-    Two processes that write one key, or a network file system, have left mixed entries.
+    Else there is one per xdist worker: two processes that write one key, or a network file system, have left mixed
+    entries.
     """
+    on_gpus = config.getoption("engine") == "gpu"
+    if on_gpus and importlib.util.find_spec("triton"):
+        from . import compile_once
+
+        compile_once.start()
     if hasattr(config, "workerinput"):
         cache = config.workerinput["triton_cache"]
         if cache:
-            os.environ["TRITON_CACHE_DIR"] = str(Path(cache, config.workerinput["workerid"]))
+            os.environ["TRITON_CACHE_DIR"] = cache if on_gpus else str(Path(cache, config.workerinput["workerid"]))
     elif "TRITON_CACHE_DIR" not in os.environ:
         directory = tempfile.TemporaryDirectory(prefix="triton-cache-", ignore_cleanup_errors=True)
         config.add_cleanup(directory.cleanup)
