@@ -13,6 +13,7 @@ A stage multiplies its sums by alpha = input scale * weight global; without quan
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -83,11 +84,16 @@ def combine(routes: Tensor, rounding: Rounding) -> Tensor:
 
 
 def routes_by_expert(topk_ids: Tensor, experts: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """(expert, its tokens, their slots) for every expert that some route names; other ids name none."""
-    for expert in range(experts):
-        tokens, slots = (topk_ids == expert).nonzero(as_tuple=True)
-        if len(tokens):
-            yield expert, tokens, slots
+    """(expert, its tokens, their slots) for every expert that some route names; other ids name none.
+
+    The host waits for a GPU once, not for each expert.
+    """
+    ids, order = topk_ids.flatten().long().sort(stable=True)
+    tokens, slots = order // topk_ids.shape[1], order % topk_ids.shape[1]
+    ends = torch.searchsorted(ids, torch.arange(experts + 1, device=ids.device)).tolist()
+    for expert, (start, end) in enumerate(pairwise(ends)):
+        if start < end:
+            yield expert, tokens[start:end], slots[start:end]
 
 
 @dataclass(frozen=True, eq=False)
