@@ -37,7 +37,7 @@ class CompileOnce(FileCacheManager):
         return path
 
     def _acquire(self) -> bool:
-        lock = FileLock(f"{self.cache_dir}.lock")
+        lock = FileLock(self._make_path("lock"))
         try:
             lock.acquire(timeout=PATIENCE)
         except Timeout:

@@ -88,6 +88,9 @@ from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels.registry import KERNELS
 if given["device"] == "cpu":
     import nvfp4_suite.ci.interpreter
+else:
+    from tests import compile_once
+    compile_once.start()
 for name, told in given["cases"]:
     case = Case(LayerShape(**told.pop("shape")), **told)
     inputs = random_inputs(case).to(given["device"])
