@@ -116,8 +116,11 @@ def _use_own_triton_cache(config) -> None:
 
 
 def _settle_hypothesis(config) -> None:
-    """The same examples in every run, and no deadline, which a busy machine misses. Not every engine has Hypothesis."""
-    if config.pluginmanager.hasplugin("hypothesispytest"):
+    """The same examples in every run, and no deadline, which a busy machine misses. Not every engine has Hypothesis.
+
+    On a GPU no test may use it: every worker would import it, as long as a fifth of torch takes.
+    """
+    if config.pluginmanager.hasplugin("hypothesispytest") and config.getoption("engine") != "gpu":
         from hypothesis import settings
 
         settings.register_profile("suite", derandomize=True, deadline=None, database=None)
@@ -214,6 +217,8 @@ def _select(config, items) -> None:
     kept = [item for item in items if _belongs(item.path, engine)]
     if engine == "gpu":
         kept = [item for item in kept if _uses_device(item)]
+        drawn = [item.nodeid for item in kept if hasattr(item.obj, "hypothesis")]
+        checks.problems.update(f"NO PROFILE ON A GPU: {nodeid}: its examples would differ" for nodeid in drawn)
     kept = [item for item in kept if _tier_is_within(item, config.getoption("tier"))]
     if wanted:
         known = {case_id for item in kept for case_id in _case_ids(item)}

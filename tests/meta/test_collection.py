@@ -44,6 +44,21 @@ def test_a_gpu_session_imports_no_file_that_says_nothing_of_the_device(session):
     assert "1 passed, 1 deselected" in child.stdout
 
 
+def test_examples_that_would_differ_in_each_run_are_refused(session):
+    """No worker of a session on GPUs imports Hypothesis, to which tests/conftest.py gives one seed elsewhere."""
+    source = """
+import sys
+HAD = "hypothesis" in sys.modules
+from hypothesis import given, strategies
+@given(strategies.integers())
+def test_one(device, number): assert not HAD
+"""
+    child = session({"test_some.py": source}, "--engine=gpu", "-p", "hypothesispytest")
+    assert child.returncode == 1
+    assert "1 passed" in child.stdout, child.stdout + child.stderr
+    assert "NO PROFILE ON A GPU: tests/planted/test_some.py::test_one" in child.stdout
+
+
 def test_a_device_that_comes_by_way_of_another_file_is_refused(session):
     child = session({"conftest.py": _HIDDEN, "test_some.py": "def test_one(hidden): pass\n"})
     assert child.returncode == 1
