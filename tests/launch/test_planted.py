@@ -10,7 +10,7 @@ from ..meta.tree import ROOT, copy_all, run_pytest
 
 PLANTED = ROOT / "tests" / "launch" / "planted.py"
 
-# By how each part of them starts: with so many workers, the first of which ends where a fault ends it.
+# A fault that ends its worker has a session with one: tests that are right pass in the worker that takes its place.
 HANGS = {"test_a_kernel_that_hangs": "of 8 allowed: a kernel that hangs, or a deadlock"}
 DIES = {"test_a_write_far_outside": "CUDA error: an illegal memory access was encountered"}
 OTHERS = {
