@@ -111,8 +111,10 @@ def _published(gpu: Gpu, triton: str) -> list[Launch]:
     """The launches of all plans for `gpu` and published shapes: what "auto" chooses, prefill and decode."""
     plans = (
         plan_layer(gpu, shape, tokens, triton=triton, dtype=dtype, weight_on_input=weigh, kernel=kernel)
-        for shape, dtype, weigh in product(CHECKPOINTS.values(), DTYPES, (False, True))
-        for tokens, kernel in (*((tokens, "prefill") for tokens in TOKENS), (1, "decode"))
+        for shape in CHECKPOINTS.values()
+        for steps in [_steps(gpu, shape, triton=triton, kernel="prefill")]
+        for dtype, weigh in product(DTYPES, (False, True))
+        for tokens, kernel in (*((tokens, "prefill") for tokens in steps), (1, "decode"))
     )
     return _distinct(plans) + [pointwise.activation(*pair) for pair in product(DTYPES, ACTIVATIONS)]
 
@@ -153,9 +155,20 @@ def _native(gpu: Gpu, triton: str) -> list[LayerPlan]:
         return [plan] if w4a4.is_native(gpu, DEFAULT_TRITON) else []
     return [
         _with_input_scales(gpu, triton, tokens, shape, dtype, activation, weigh, "w4a4")
-        for shape, dtype, weigh in product(CHECKPOINTS.values(), DTYPES, (False, True))
-        for tokens, activation in product(TOKENS, ACTIVATIONS)
+        for shape in CHECKPOINTS.values()
+        for steps in [_steps(gpu, shape, triton=triton, kernel="w4a4", input_scales=True)]
+        for dtype, weigh in product(DTYPES, (False, True))
+        for tokens, activation in product(steps, ACTIVATIONS)
     ]
+
+
+def _steps(gpu: Gpu, shape: LayerShape, **options) -> list[int]:
+    """The first of TOKENS for each of `shape`'s plans: neither dtype nor activation nor weights choose a tile."""
+    first: dict[tuple[int, ...], int] = {}
+    for tokens in TOKENS:
+        launches = plan_layer(gpu, shape, tokens, **options).launches
+        first.setdefault(tuple(map(id, launches)), tokens)  # equal launches are one object, or one plan more
+    return list(first.values())
 
 
 def _with_input_scales(

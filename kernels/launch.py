@@ -2,6 +2,7 @@
 
 import importlib
 from dataclasses import dataclass
+from functools import cache
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,14 @@ def declare(stage: str, kernel: str, arguments: str, divisible: str, constexprs:
 
     Every pointer is 16-byte aligned, so is declared divisible.
     """
+    return Launch(stage, kernel, *_declared(arguments, divisible), tuple(constexprs.items()), **rest)
+
+
+@cache
+def _declared(arguments: str, divisible: str) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """The fields `arguments` and `divisible` of a Launch: plans declare thousands of launches in few ways."""
     typed = tuple(tuple(part.split(": ")) for part in arguments.split(", "))
-    declared = tuple(name for name, kind in typed if kind.startswith("*") or name in divisible.split())
-    return Launch(stage, kernel, typed, declared, tuple(constexprs.items()), **rest)
+    return typed, tuple(name for name, kind in typed if kind.startswith("*") or name in divisible.split())
 
 
 def start(launch: Launch, grid: tuple[int, ...], **arguments):

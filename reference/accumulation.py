@@ -29,6 +29,7 @@ Native FP4 units are held to the same model, unmeasured.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -51,27 +52,20 @@ class Sums:
 
 def worst_sums(x: Range, weight: Tensor, tiny: float) -> Sums:
     """`x` [R, K] times `weight` [N, K], whatever the order. `tiny`: the smallest normal number of the x's dtype."""
-    terms = _Terms.of(x, weight, tiny)
-    reach = terms.reach
-    error = 2 * weight.shape[1] * 2.0**-23 * reach
-    return Sums(terms.enclosed(error + terms.half @ weight.abs().T, reach + error), torch.zeros_like(reach))
+    return Terms.of(x, weight, tiny).worst()
 
 
 def likely_sums(x: Range, weight: Tensor, tiny: float) -> Sums:
     """The same under the two assumptions of the module."""
-    terms, k = _Terms.of(x, weight, tiny), weight.shape[1]
-    spread = DEVIATIONS * (terms.half.square() @ weight.square().T).sqrt()
-    partial = terms.total.abs() + 4 * (terms.largest.square() @ weight.square().T).sqrt() + spread + terms.tiny
-    reach = torch.minimum(terms.reach, partial)
-    error = torch.minimum((k / 8 + 4 * k**0.5) * 2.0**-23 * reach, 2 * k * 2.0**-23 * terms.reach)
-    return Sums(terms.enclosed(error, reach + error), spread)
+    return Terms.of(x, weight, tiny).likely()
 
 
 @dataclass(frozen=True, eq=False)
-class _Terms:
+class Terms:
     """The products of a sum: of each x the largest magnitude and half the width, 0 where not finite."""
 
     weight: Tensor
+    magnitude: Tensor  # of each weight
     largest: Tensor
     half: Tensor
     loose: Tensor  # x that may be inf or NaN, but need not
@@ -79,25 +73,45 @@ class _Terms:
     tiny: Tensor  # a product of the smallest normal activation
 
     @classmethod
-    def of(cls, x: Range, weight: Tensor, tiny: float) -> "_Terms":
+    def of(cls, x: Range, weight: Tensor, tiny: float) -> "Terms":
+        """Those of `x` [R, K] times `weight` [N, K], as in `worst_sums`."""
         width = torch.where(x.certain, 0.0, x.upper - x.lower)
         loose = ~width.isfinite()
         half = width.masked_fill(loose, 0) / 2
         centre = torch.where(x.certain, x.lower, (x.lower + half).masked_fill(loose, 0))
         largest = torch.maximum(x.lower.abs(), x.upper.abs())
-        return cls(weight, largest, half, loose, centre @ weight.T, tiny * weight.abs().amax(1))
+        magnitude = weight.abs()
+        return cls(weight, magnitude, largest, half, loose, centre @ weight.T, tiny * magnitude.amax(1))
 
-    @property
+    def worst(self) -> Sums:
+        """The sums whatever their order."""
+        error = 2 * self.weight.shape[1] * 2.0**-23 * self.reach
+        return Sums(self._enclosed(error + self.widths, self.reach + error), torch.zeros_like(self.reach))
+
+    def likely(self) -> Sums:
+        """The sums under the two assumptions of the module."""
+        k, squares = self.weight.shape[1], self.weight.square().T
+        spread = DEVIATIONS * (self.half.square() @ squares).sqrt()
+        partial = self.total.abs() + 4 * (self.largest.square() @ squares).sqrt() + spread + self.tiny
+        reach = torch.minimum(self.reach, partial)
+        error = torch.minimum((k / 8 + 4 * k**0.5) * 2.0**-23 * reach, 2 * k * 2.0**-23 * self.reach)
+        return Sums(self._enclosed(error, reach + error), spread)
+
+    @cached_property
     def magnitudes(self) -> Tensor:
-        return self.largest @ self.weight.abs().T
+        return self.largest @ self.magnitude.T
 
-    @property
+    @cached_property
+    def widths(self) -> Tensor:
+        """Half of what uncertain x add to the range of each sum."""
+        return self.half @ self.magnitude.T
+
+    @cached_property
     def reach(self) -> Tensor:
         """R of the module, for every x in its range."""
-        spread = self.half @ self.weight.abs().T
-        return (self.magnitudes + self.total.abs() + spread) / 2 + self.tiny
+        return (self.magnitudes + self.total.abs() + self.widths) / 2 + self.tiny
 
-    def enclosed(self, radius: Tensor, reach: Tensor) -> Range:
+    def _enclosed(self, radius: Tensor, reach: Tensor) -> Range:
         """total +- radius; a sum of products that are all 0 is +0, and one that may overflow is anything."""
         radius = torch.where(self.magnitudes == 0, 0.0, radius + FP32_SMALLEST_NORMAL)
         radius = torch.where(self.total.isfinite(), radius, 0.0)  # inf and NaN come of certain elements, in any order

@@ -7,7 +7,7 @@ likely, and the output must lie in both. The worst is narrower while K is short;
 so wide that it proves little.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..contract.banks import ExpertBanks
 from . import moe, quantize
-from .accumulation import MAX_K, Sums, likely_sums, worst_sums
+from .accumulation import MAX_K, Sums, Terms
 from .activation_bounds import enclose_f
 from .activations import Activation
 from .codes import Values
@@ -23,7 +23,7 @@ from .formats import decode_e2m1, decode_e4m3
 from .ranges import Range, hull
 from .rounding import Rounding, rounding_form, unrounded
 
-SumsOf = Callable[[Range, Tensor, float], Sums]
+WAYS = (Terms.worst, Terms.likely)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +68,7 @@ def enclose(
     gated = Activation.of_options(activation, activation_alpha, activation_limit, form)
     weights = moe.Weights.of_banks(banks, form)
     layer = (hidden_states, weights, topk_weights, topk_ids, gated, weight_on_input, form)
-    routes = moe.layer_routes(*layer)
-    worst, likely = (_enclosed_layer(*layer, sums_of) for sums_of in (worst_sums, likely_sums))
+    routes, worst, likely = _enclosed_layer(*layer)
     both = worst.within(likely)
     return Interval(both.lower, both.upper, moe.combine(routes, form), hidden_states.dtype, routes, topk_ids)
 
@@ -82,24 +81,43 @@ def _enclosed_layer(
     activation: Activation,
     weight_on_input: bool,
     form: Rounding,
-    sums_of: SumsOf,
-) -> Range:
+) -> tuple[Tensor, Range, Range]:
+    """(routes as of moe.layer_routes, the output's worst range, its likely range).
+
+    An expert at a time, whose weights are decoded once: a published layer takes a GPU seconds, most of them for that.
+    """
     tiny = torch.finfo(hidden_states.dtype).tiny
     x, on_route = hidden_states.double(), topk_weights.double()
-    zeros = x.new_zeros(*topk_ids.shape, x.shape[1])
-    lower, upper, spread = zeros, zeros.clone(), zeros.clone()
+    routes = x.new_zeros(*topk_ids.shape, x.shape[1])
+    ends = [[torch.zeros_like(routes) for _ in range(3)] for _ in WAYS]  # lower, upper, spread
     for expert, tokens, slots in moe.routes_by_expert(topk_ids, len(weights.gate_up)):
-        rows, w = x[tokens], on_route[tokens, slots]
-        if weight_on_input:
-            rows, w = moe.weigh_input(rows, w, form), None
-        rows = Range.point(moe.enter(rows, weights.gate_up_input_scale, form))
-        sums = sums_of(rows, weights.gate_up[expert], tiny)  # rows are certain: no spread
-        gate, up = _times(sums.range, weights.gate_up_alpha[expert], form).map(form.between).chunk()
-        h = enter(enclose_activation(gate, up, activation, form), weights.down_input_scale, form)
-        route = _down(sums_of(h, weights.down[expert], tiny), weights.down_alpha[expert], w, form)
-        lower[tokens, slots], upper[tokens, slots] = route.range.lower, route.range.upper
-        spread[tokens, slots] = route.spread
-    return _combine(Range(lower, upper), spread, topk_ids, form)
+        route = (x[tokens], on_route[tokens, slots], weights.of_expert(expert), activation, weight_on_input, form)
+        routes[tokens, slots] = moe.expert_routes(*route)
+        for (lower, upper, spread), found in zip(ends, _enclosed_routes(*route, tiny), strict=True):
+            lower[tokens, slots], upper[tokens, slots] = found.range.lower, found.range.upper
+            spread[tokens, slots] = found.spread
+    worst, likely = (_combine(Range(lower, upper), spread, topk_ids, form) for lower, upper, spread in ends)
+    return routes, worst, likely
+
+
+def _enclosed_routes(
+    rows: Tensor,
+    w: Tensor | None,
+    one: moe.Weights,
+    activation: Activation,
+    weight_on_input: bool,
+    form: Rounding,
+    tiny: float,
+) -> Iterator[Sums]:
+    """moe.expert_routes, in each of WAYS."""
+    if weight_on_input:
+        rows, w = moe.weigh_input(rows, w, form), None
+    terms = Terms.of(Range.point(moe.enter(rows, one.gate_up_input_scale, form)), one.gate_up, tiny)
+    for sums in WAYS:
+        gated = sums(terms).range  # rows are certain: no spread
+        gate, up = _times(gated, one.gate_up_alpha, form).map(form.between).chunk()
+        h = enter(enclose_activation(gate, up, activation, form), one.down_input_scale, form)
+        yield _down(sums(Terms.of(h, one.down, tiny)), one.down_alpha, w, form)
 
 
 def _times(x: Range, factor: Tensor, form: Rounding) -> Range:

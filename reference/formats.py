@@ -4,6 +4,8 @@ e2m1 and e4m3 are those of the OCP 8-bit Floating Point (OFP8) and Microscaling 
 neither infinity nor NaN; e4m3 has no infinity, and its only NaNs are 0x7F and 0xFF.
 """
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -34,7 +36,7 @@ def decode_e2m1(codes: Tensor) -> Tensor:
     """
     check_dtype("codes", codes, torch.uint8)
     _check_codes(codes)
-    return E2M1_VALUES.to(codes.device)[codes.int()]
+    return _values(codes)
 
 
 def encode_e2m1(x: Tensor) -> Tensor:
@@ -53,7 +55,7 @@ def decode_e4m3(scale: Tensor) -> Tensor:
     Raises TypeError for another dtype.
     """
     check_dtype("scale", scale, torch.uint8, torch.float8_e4m3fn)
-    return _E4M3_VALUES.to(scale.device)[scale.view(torch.uint8).int()]
+    return _e4m3_values(scale.device)[scale.view(torch.uint8).int()]
 
 
 def encode_e4m3(x: Tensor) -> Tensor:
@@ -90,13 +92,13 @@ def dequantize_blocks(packed: Tensor, scale: Tensor) -> Tensor:
     `packed` is uint8 [..., N, K/2], `scale` uint8 or float8_e4m3fn [..., N, K/16]. Raises TypeError for another dtype,
     ValueError for a shape that does not fit.
     """
-    values = decode_e2m1(unpack(packed)).double()
+    values = _values(unpack(packed))
     wanted = [*values.shape[:-1], values.shape[-1] // BLOCK]
     if values.shape[-1] % BLOCK:
         raise ValueError(f"packed has shape {list(packed.shape)}, but K/2 should be a multiple of {BLOCK // 2}")
     if list(scale.shape) != wanted:
         raise ValueError(f"scale has shape {list(scale.shape)}, but should be {wanted} (one per {BLOCK} values)")
-    return values * decode_e4m3(scale).double().repeat_interleave(BLOCK, dim=-1)
+    return (values.unflatten(-1, (-1, BLOCK)) * decode_e4m3(scale).double()[..., None]).flatten(-2)
 
 
 def dequantize(packed: Tensor, scale: Tensor, global_scale: Tensor) -> Tensor:
@@ -114,6 +116,21 @@ def dequantize(packed: Tensor, scale: Tensor, global_scale: Tensor) -> Tensor:
         shape = list(global_scale.shape)
         raise ValueError(f"global_scale has shape {shape}, but should broadcast to the rows {list(rows)}") from None
     return weights * per_row.unsqueeze(-1)
+
+
+def _values(codes: Tensor) -> Tensor:
+    return _e2m1_values(codes.device)[codes.int()]
+
+
+@cache
+def _e2m1_values(device: torch.device) -> Tensor:
+    """A copy to a GPU waits for all that it has to do, and layers are decoded an expert at a time."""
+    return E2M1_VALUES.to(device)
+
+
+@cache
+def _e4m3_values(device: torch.device) -> Tensor:
+    return _E4M3_VALUES.to(device)
 
 
 def _nearest_even(magnitude: Tensor, values: Tensor) -> Tensor:

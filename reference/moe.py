@@ -12,7 +12,8 @@ A stage multiplies its sums by alpha = input scale * weight global; without quan
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -83,11 +84,16 @@ def combine(routes: Tensor, rounding: Rounding) -> Tensor:
 
 
 def routes_by_expert(topk_ids: Tensor, experts: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """(expert, its tokens, their slots) for every expert that some route names; other ids name none."""
-    for expert in range(experts):
-        tokens, slots = (topk_ids == expert).nonzero(as_tuple=True)
-        if len(tokens):
-            yield expert, tokens, slots
+    """(expert, its tokens, their slots) for every expert that some route names; other ids name none.
+
+    The host waits for a GPU once, not for each expert.
+    """
+    ids, order = topk_ids.flatten().long().sort(stable=True)
+    tokens, slots = order // topk_ids.shape[1], order % topk_ids.shape[1]
+    ends = torch.searchsorted(ids, torch.arange(experts + 1, device=ids.device)).tolist()
+    for expert, (start, end) in enumerate(pairwise(ends)):
+        if start < end:
+            yield expert, tokens[start:end], slots[start:end]
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +137,11 @@ class Weights:
             DecodedExperts(banks.down_packed, banks.down_scale),
             *_alpha("down", banks.down_global, banks.down_input_scale, rounding),
         )
+
+    def of_expert(self, expert: int) -> "Weights":
+        """Those of one expert, decoded: `gate_up` [2I, H] and its alpha [2I], `down` [H, I] and its alpha [H]."""
+        names = ("gate_up", "gate_up_alpha", "down", "down_alpha")
+        return replace(self, **{name: getattr(self, name)[expert] for name in names})
 
 
 def _alpha(
@@ -227,14 +238,21 @@ def layer_routes(
     x, on_route = hidden_states.double(), topk_weights.double()
     routes = x.new_zeros(*topk_ids.shape, x.shape[1])
     for expert, tokens, slots in routes_by_expert(topk_ids, len(weights.gate_up)):
-        rows, w = x[tokens], on_route[tokens, slots]
-        if weight_on_input:
-            rows, w = weigh_input(rows, w, rounding), None
-        rows = enter(rows, weights.gate_up_input_scale, rounding)
-        gate, up = gate_up(rows, weights.gate_up[expert], weights.gate_up_alpha[expert], rounding)
-        h = enter(activate(gate, up, activation, rounding), weights.down_input_scale, rounding)
-        routes[tokens, slots] = down(h, weights.down[expert], weights.down_alpha[expert], w, rounding)
+        rows, w, one = x[tokens], on_route[tokens, slots], weights.of_expert(expert)
+        routes[tokens, slots] = expert_routes(rows, w, one, activation, weight_on_input, rounding)
     return routes
+
+
+def expert_routes(
+    rows: Tensor, w: Tensor | None, one: Weights, activation: Activation, weight_on_input: bool, rounding: Rounding
+) -> Tensor:
+    """What the routes of one expert contribute, [R, H], from its `rows` [R, H], their weights `w` [R] and its own."""
+    if weight_on_input:
+        rows, w = weigh_input(rows, w, rounding), None
+    rows = enter(rows, one.gate_up_input_scale, rounding)
+    gate, up = gate_up(rows, one.gate_up, one.gate_up_alpha, rounding)
+    h = enter(activate(gate, up, activation, rounding), one.down_input_scale, rounding)
+    return down(h, one.down, one.down_alpha, w, rounding)
 
 
 def _sums(x: Tensor, weight: Tensor) -> Tensor:

@@ -198,10 +198,9 @@ def in_range(stage: str, value: Tensor, dtype: torch.dtype) -> Iterator[Conditio
 
 def product_grid(x: Tensor, weight: Tensor) -> Tensor:
     """[R, N]: the largest power of two that divides every product of x [R, K] and weight [N, K]; inf if all are 0."""
-    grid = x.new_full((len(x), len(weight)), torch.inf)
-    of_x, of_weight = lowest_bit(x).T.contiguous(), lowest_bit(weight).T.contiguous()
-    for k in range(x.shape[1]):
-        torch.minimum(grid, of_x[k, :, None] * of_weight[k], out=grid)
+    grid, of_weight = x.new_empty(len(x), len(weight)), lowest_bit(weight)
+    for row, of_x in zip(grid, lowest_bit(x), strict=True):  # few rows: a step per k would take a GPU thousands
+        torch.amin(of_x * of_weight, dim=1, out=row)
     return grid
 
 

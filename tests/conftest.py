@@ -5,9 +5,13 @@ host's GPU, "compile" runs tests/compile alone, without a device and without tor
 other projects' packages and without Triton, "browser" runs tests/browser alone, without torch and Triton.
 """
 
+import gc
+import importlib.util
 import os
+import re
 import sys
 import tempfile
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -91,14 +95,20 @@ def _give_children_the_root() -> None:
 
 
 def _use_own_triton_cache(config) -> None:
-    """A cold cache of this run's own, and in it one per xdist worker, unless the user chose a directory.
+    """A cold cache of this run's own, unless the user chose a directory. On GPUs workers share it, a lock for each key.
 
-    Two processes that write one key, or a network file system, have left mixed entries.
+    Else there is one per xdist worker: two processes that write one key, or a network file system, have left mixed
+    entries.
     """
+    on_gpus = config.getoption("engine") == "gpu"
+    if on_gpus and importlib.util.find_spec("triton"):
+        from . import compile_once
+
+        compile_once.start()
     if hasattr(config, "workerinput"):
         cache = config.workerinput["triton_cache"]
         if cache:
-            os.environ["TRITON_CACHE_DIR"] = str(Path(cache, config.workerinput["workerid"]))
+            os.environ["TRITON_CACHE_DIR"] = cache if on_gpus else str(Path(cache, config.workerinput["workerid"]))
     elif "TRITON_CACHE_DIR" not in os.environ:
         directory = tempfile.TemporaryDirectory(prefix="triton-cache-", ignore_cleanup_errors=True)
         config.add_cleanup(directory.cleanup)
@@ -106,8 +116,11 @@ def _use_own_triton_cache(config) -> None:
 
 
 def _settle_hypothesis(config) -> None:
-    """The same examples in every run, and no deadline, which a busy machine misses. Not every engine has Hypothesis."""
-    if config.pluginmanager.hasplugin("hypothesispytest"):
+    """The same examples in every run, and no deadline, which a busy machine misses. Not every engine has Hypothesis.
+
+    On a GPU no test may use it: every worker would import it, as long as a fifth of torch takes.
+    """
+    if config.pluginmanager.hasplugin("hypothesispytest") and config.getoption("engine") != "gpu":
         from hypothesis import settings
 
         settings.register_profile("suite", derandomize=True, deadline=None, database=None)
@@ -140,10 +153,37 @@ def pytest_report_header(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """The compile gates are collected where there is no torch, so a folder is left out before it is imported."""
-    return None if _belongs(collection_path, config.getoption("engine")) else True
+    """The compile gates are collected where there is no torch, so a folder is left out before it is imported.
+
+    So is, on a GPU, a file that says nothing of `device`: every worker would import it to leave out all of its tests.
+    """
+    engine = config.getoption("engine")
+    if engine == "gpu" and collection_path.suffix == ".py" and not _names_device(collection_path):
+        return True
+    return None if _belongs(collection_path, engine) else True
 
 
+@cache
+def _names_device(path: Path) -> bool:
+    """Whether a test of this file can use `device`. A fixture of another file could take it: `_select` refuses that."""
+    return re.search(r"\bdevice\b", path.read_text()) is not None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Without looking for garbage, which took a fifth of the time: what is collected stays, and is not looked at again.
+
+    Every worker of a session collects all tests.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@cache
 def _belongs(path: Path, engine: str) -> bool:
     """Whether `engine` runs the tests of this path; other trees' tests are not ours to refuse."""
     if not path.is_relative_to(TESTS) or path == TESTS:
@@ -172,9 +212,13 @@ def _select(config, items) -> None:
     for item in items:  # pytest collects a file that the command line names without asking pytest_ignore_collect
         if not _belongs(item.path, engine):
             checks.problems.add(f"NOT FOR --engine {engine}: {item.path.relative_to(ROOT)}")
+        if _uses_device(item) and not _names_device(item.path):
+            checks.problems.add(f"NOT ON A GPU: {item.nodeid}: its file should name the fixture `device`")
     kept = [item for item in items if _belongs(item.path, engine)]
     if engine == "gpu":
-        kept = [item for item in kept if "device" in getattr(item, "fixturenames", ())]
+        kept = [item for item in kept if _uses_device(item)]
+        drawn = [item.nodeid for item in kept if hasattr(item.obj, "hypothesis")]
+        checks.problems.update(f"NO PROFILE ON A GPU: {nodeid}: its examples would differ" for nodeid in drawn)
     kept = [item for item in kept if _tier_is_within(item, config.getoption("tier"))]
     if wanted:
         known = {case_id for item in kept for case_id in _case_ids(item)}
@@ -184,6 +228,10 @@ def _select(config, items) -> None:
     items[:] = kept
     for item in kept:  # for the JUnit record: which kernel a result is of
         item.user_properties += [("kernel", value.name) for value in _values(item) if hasattr(value, "promise")]
+
+
+def _uses_device(item) -> bool:
+    return "device" in getattr(item, "fixturenames", ())
 
 
 def _tier_is_within(item, tier: str) -> bool:

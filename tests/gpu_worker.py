@@ -110,6 +110,10 @@ class Worker:
 
     def pytest_runtest_logfinish(self):
         """A failure's traceback holds tensors, gigabytes at worst, which the next test may need."""
+        if "triton" in sys.modules:
+            from .compile_once import CompileOnce
+
+            CompileOnce.release()  # of a kernel that did not compile
         if self.failed:
             self.failed = False
             _forget_the_last_failure()

@@ -28,10 +28,18 @@ class Manifest:
         self.problems = problems
         self.ran: set[Pair] = set()
         self.elsewhere: set[Pair] = set()  # in the part of another shard
+        self.owed: set[Pair] | None = None
 
     def pytest_deselected(self, items):
         if self.config.getoption("splits", None):
             self.elsewhere.update(_pair(item) for item in items if item.get_closest_marker("due"))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self):
+        """What is owed is found while xdist's workers start, because it takes torch, which this process has not yet."""
+        if not hasattr(self.config, "workerinput") and not chosen(self.config):
+            self.owed = due(self.capability, self.config.getoption("tier"))
+        return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item):
@@ -51,10 +59,9 @@ class Manifest:
     def pytest_sessionfinish(self):
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput["elsewhere"] = sorted(self.elsewhere)
-        elif not chosen(self.config):
-            owed = due(self.capability, self.config.getoption("tier"))
-            self.problems.update(missing(owed - self.elsewhere, self.ran))
-            self._write(owed)
+        elif self.owed is not None:
+            self.problems.update(missing(self.owed - self.elsewhere, self.ran))
+            self._write(self.owed)
 
     def _write(self, owed: set[Pair]) -> None:
         """What all shards together owe, and what of it ran in this one."""

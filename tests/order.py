@@ -1,10 +1,26 @@
-"""The order of a session's tests: those marked `long` first, so that no worker starts one when the rest is done."""
+"""The order of a session's tests: long ones first, so that no worker starts one when the rest is done.
+
+Behind them come tests that share what takes seconds to make, as the inputs and the bound of a published layer: marked
+`together`, they stand in one worker's part, before there is anything to steal of it.
+"""
 
 
 def long_first(items: list, workers: int) -> list:
-    """`items`, the long ones dealt out to where each worker's part begins: xdist cuts the list into equal parts."""
-    long = [item for item in items if item.get_closest_marker("long")]
-    order = [item for item in items if not item.get_closest_marker("long")]
-    for place in sorted(number % workers for number in range(len(long))):
-        order.insert(place * len(items) // workers, long.pop(0))
+    """`items`, long ones and those that go together dealt out to where each worker's part begins.
+
+    xdist cuts the list into equal parts.
+    """
+    first = [[item] for item in items if item.get_closest_marker("long")]
+    rest = [item for item in items if not item.get_closest_marker("long")]
+    together: dict[str, list] = {}
+    for item in rest:
+        if marker := item.get_closest_marker("together"):
+            together.setdefault(marker.args[0], []).append(item)
+    order = [item for item in rest if not item.get_closest_marker("together")]
+    parts: list[list] = [[] for _ in range(workers)]
+    for number, block in enumerate([*first, *together.values()]):
+        parts[number % workers] += block
+    for place, part in enumerate(parts):
+        at = place * len(items) // workers
+        order[at:at] = part
     return order

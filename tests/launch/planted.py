@@ -96,7 +96,7 @@ def test_out_of_memory(device):
     torch.empty(total * 8 // 10, dtype=torch.uint8, device=device)
 
 
-@pytest.mark.timeout(15)
+@pytest.mark.timeout(8)
 def test_a_kernel_that_hangs(device):
     flag = torch.zeros(1, dtype=torch.int32, device=device)
     _wait[(1,)](flag, 3 * 10**8)

@@ -1,4 +1,4 @@
-"""Long tests stand where workers' parts of the list begin, and nothing else moves."""
+"""Long tests, and those that go together, stand where workers' parts of the list begin, and nothing else moves."""
 
 from types import SimpleNamespace
 
@@ -8,8 +8,13 @@ from ..order import long_first
 
 
 def _tests(names: str) -> list:
-    """One test a letter; capitals are long."""
-    return [SimpleNamespace(name=name, get_closest_marker=lambda mark, name=name: name.isupper()) for name in names]
+    """One test a letter; capitals are long, those that are digits go together with equal ones."""
+
+    def marker(name: str):
+        marks = {"long": name.isupper(), "together": name.isdigit() and SimpleNamespace(args=(name,))}
+        return lambda mark: marks[mark] or None
+
+    return [SimpleNamespace(name=name, get_closest_marker=marker(name)) for name in names]
 
 
 @pytest.mark.parametrize(
@@ -18,9 +23,13 @@ def _tests(names: str) -> list:
         ("abcdefgh", 2, "abcdefgh"),
         ("abcdXfgh", 1, "Xabcdfgh"),
         ("abcdXfgY", 2, "XabcYdfg"),
-        ("abcdefXYZ", 2, "YXabZcdef"),  # cut into YXab and Zcdef
+        ("abcdefXYZ", 2, "XZabYcdef"),  # cut into XZab and Ycdef
         ("XY", 8, "YX"),
         ("", 4, ""),
+        ("ab1c1d2ef2gh", 2, "11abcd22efgh"),
+        ("ab1c1d2ef2gh", 1, "1122abcdefgh"),
+        ("ab1c1dXef2gh", 2, "X2abcd11efgh"),  # long ones before them
+        ("a121b1c", 1, "1112abc"),
     ],
 )
 def test_long_first(names, workers, order):

@@ -30,7 +30,7 @@ def _case(name: str) -> Case:
 
 
 RUNS = [  # shape by shape, because the banks of one are made once
-    pytest.param(name, tokens, kernel, id=f"{name}-t{tokens}-{kernel.name}")
+    pytest.param(name, tokens, kernel, id=f"{name}-t{tokens}-{kernel.name}", marks=pytest.mark.together(name))
     for name in SHAPES
     for tokens in TOKENS
     for kernel in KERNELS.values()

@@ -42,7 +42,7 @@ def _case(name: str, dtype: str, format_: str) -> Case:
 CASES = [(name, _case(name, dtype, "w4a16")) for name in SHAPES for dtype in DTYPES]
 CASES += [(name, _case(name, dtype, "w4a4")) for name, dtype in zip(SHAPES, cycle(DTYPES), strict=False)]
 RUNS = [
-    pytest.param(name, case, kernel, id=f"{name}-{case.dtype}-{kernel.name}")
+    pytest.param(name, case, kernel, id=f"{name}-{case.dtype}-{kernel.name}", marks=pytest.mark.together(case.id))
     for name, case in CASES
     for kernel in KERNELS.values()
     if kernel.promise.takes(case) and runs_here(kernel)

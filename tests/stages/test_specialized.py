@@ -71,8 +71,13 @@ class Run(NamedTuple):
 ON_CPU = [Run(1, (0, 1, 2), late=True), Run(2, (2, 1, 0), late=True), Run(1, (2, 0, 1))]
 RUNS = ON_CPU if INTERPRETED else [Run(programs) for programs in (1, 2, 5, 1000)]
 
+# Of every test, and of each of its cases one after another: they run the same binaries, which a worker compiles once.
+pytestmark = pytest.mark.parametrize(
+    "run", RUNS, indirect=True, ids=lambda run: "-".join(map(str, [run.programs, *run.order]))
+)
 
-@pytest.fixture(autouse=True, params=RUNS, ids=lambda run: "-".join(map(str, [run.programs, *run.order])))
+
+@pytest.fixture(autouse=True)
 def run(request, monkeypatch) -> None:
     """Sets the number of programs, and what stands for the FP4 instruction, or for Gluon, where a session lacks it."""
 
