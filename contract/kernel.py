@@ -8,7 +8,6 @@ if TYPE_CHECKING:
 
     from .banks import ExpertBanks
     from .case import Case
-    from .shapes import LayerShape
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "swigluoai")
 DTYPES = ("bf16", "fp16")  # of hidden_states and of the result
@@ -21,8 +20,7 @@ class Promise:
     """What a kernel says of itself; it is judged by this and by nothing else.
 
     `capabilities` are those it runs on (None: every CUDA GPU from 8.0). `rounding` names the declared form of its
-    rounding points in `reference.moe.expert_layer`. `repeatable` means: same inputs, same bytes, always. Of layers it
-    takes those whose hidden and intermediate size are multiples of `units`, and at least `least`.
+    rounding points in `reference.moe.expert_layer`. `repeatable` means: same inputs, same bytes, always.
     """
 
     formats: tuple[str, ...] = ("w4a16",)
@@ -32,8 +30,6 @@ class Promise:
     repeatable: bool = True
     rounding: str = "w4a16"
     interpreted: bool = True
-    units: tuple[int, int] = (16, 16)
-    least: int = 16
 
     def takes(self, case: "Case") -> bool:
         """Whether the kernel is held to `case`.
@@ -43,11 +39,7 @@ class Promise:
         """
         options = case.dtype in self.dtypes and case.activation in self.activations
         settled = case.inputs == "random" or case.atomics or not self.rounding.endswith(ATOMIC)
-        return case.format in self.formats and options and settled and self.fits(case.shape)
-
-    def fits(self, shape: "LayerShape") -> bool:
-        sizes = shape.hidden, shape.intermediate
-        return min(sizes) >= self.least and not any(size % unit for size, unit in zip(sizes, self.units, strict=True))
+        return case.format in self.formats and options and settled
 
     @property
     def orderfree_rounding(self) -> str:

@@ -69,7 +69,8 @@ def plan_layer(
 
     `dtype` is "bf16" or "fp16"; `input_scales` says whether the banks have them (W4A16 kernels ignore them); `override`
     replaces the tile. Zero tokens have no launches. "auto" takes the decode kernel for few tokens, W4A4 for many where
-    the banks have input scales and both GPU and `triton` have a native FP4 dot, and W4A16 for the rest.
+    the banks have input scales and both GPU and `triton` have a native FP4 dot, and W4A16 for the rest: the kernel for
+    sm_90 where it can be, else the one that "prefill" names.
 
     Raises TypeError for an argument of another type, ValueError for an unknown option, for more experts or routes than
     the routing has room for, for a GPU that `triton` cannot compile for, for a tile that cannot be and for one that
@@ -95,6 +96,8 @@ def plan_layer(
         return _decode(*layer, options, f"{tokens_per_expert:.3g} tokens per expert, {_card(gpu)}")
     if free and input_scales and tokens_per_expert >= w4a4.AUTO_FROM and w4a4.is_native(gpu, triton):
         return _w4a4(*layer, options, triton, "w4a4")
+    if free and tokens_per_expert >= hopper.AUTO_FROM and not hopper.lacks(gpu, shape, triton):
+        return _hopper(*layer, options, triton)
     return _prefill(*layer, options, kernel if kernel in VARIANTS else DEFAULT, override)
 
 

@@ -78,9 +78,6 @@ def _w4a4(name: str) -> W4A4Kernel:
     return W4A4Kernel(name, promise)
 
 
-_HOPPER = PlannedKernel(
-    hopper.NAME,
-    Promise(capabilities=(hopper.CAPABILITY,), interpreted=False, units=hopper.UNITS, least=hopper.LEAST_K),
-)
+_HOPPER = PlannedKernel(hopper.NAME, Promise(capabilities=(hopper.CAPABILITY,), interpreted=False))
 _KERNELS = (*map(PlannedKernel, (*VARIANTS, decode.NAME)), _HOPPER, *map(_w4a4, FORMS))
 KERNELS: dict[str, Kernel] = {kernel.name: kernel for kernel in _KERNELS}
