@@ -17,7 +17,8 @@ def chosen(triton: str = DEFAULT_TRITON) -> tuple[Gate, ...]:
     """The part of `launches` that a run compiles unless it is asked for all, in the same order.
 
     Whole are the plans of golden/plans.json: what "auto" chooses in bf16 without weight_on_input, with and without
-    input scales. Of the rest each architecture gets the largest tile of every kernel, the first to spill, with each
+    input scales; but of launches that differ in REST alone, the steps behind a loop, only the one with most of them,
+    which has the code of the others. Of the rest each architecture gets the largest tile of every kernel, the first to spill, with each
     instruction, kind of K and type of scales. Each option and dtype of a kernel is compiled with each kind of matrix
     instruction that it comes to, and each tile is compiled, for one architecture at least.
     """
@@ -39,7 +40,16 @@ def _planned(gates: Iterable[Gate], triton: str) -> list[Gate]:
         for launch in _plan(gpu, shape, tokens, scales, triton).launches
     }
     binaries = {(capability, replace(launch, stage="")) for capability, launch in planned}
-    return [gate for gate in gates if (gate[0], replace(gate[1], stage="")) in binaries]
+    return _most_rest(gate for gate in gates if (gate[0], replace(gate[1], stage="")) in binaries)
+
+
+def _most_rest(gates: Iterable[Gate]) -> list[Gate]:
+    """Of those that differ in the constexpr REST alone, the one in which it is the largest."""
+    found: dict[tuple, Gate] = {}
+    for capability, launch in sorted(gates, key=lambda gate: dict(gate[1].constexprs).get("REST", 0)):
+        others = tuple(pair for pair in launch.constexprs if pair[0] != "REST")
+        found[capability, replace(launch, constexprs=others)] = capability, launch
+    return list(found.values())
 
 
 def _plan(gpu: Gpu, shape: LayerShape, tokens: int, input_scales: bool, triton: str) -> LayerPlan:

@@ -48,9 +48,9 @@ def lacks(gpu: Gpu, shape: LayerShape, triton: str) -> str:
 
 
 def steps_in_code(launch: Launch) -> int:
-    """How many steps of K a binary has in its code: each width of a tile has those of the loop, REST and the last."""
-    stages, rest = launch.constexpr("STAGES"), launch.constexpr("REST")
-    return len(widths(launch.constexpr("BLOCK_M"))) * (stages + rest + stages - 2)
+    """How many steps of K a binary has in its code: for each width of a tile those of the loop and REST."""
+    steps = launch.constexpr("STAGES") + launch.constexpr("REST")
+    return len(widths(launch.constexpr("BLOCK_M"))) * steps
 
 
 def widths(block_m: int) -> tuple[int, ...]:
@@ -104,7 +104,7 @@ def _down(tile: Tile, k: int, dtype: str, weighted: bool) -> Launch:
 
 
 def _sizes(tile: Tile, k: int) -> dict[str, int]:
-    """REST: steps of K that the loop, which takes STAGES at once, leaves of those that copy a later one."""
+    """REST: the steps of K that the loop leaves, which takes STAGES at once."""
     stages = tile.num_stages
     sizes = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "STAGES": stages}
-    return {**sizes, "REST": (k // K_UNIT - (stages - 2)) % stages, "K_UNIT": K_UNIT}
+    return {**sizes, "REST": k // K_UNIT % stages, "K_UNIT": K_UNIT}

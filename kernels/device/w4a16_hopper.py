@@ -69,7 +69,6 @@ def copy_step(ring, pointers, slot: gl.constexpr, ahead: gl.constexpr, WIDTH: gl
     async_copy.async_load(tokens[slot].slice(0, WIDTH), x + ahead * STEP)
     async_copy.async_load(codes[slot], packed + ahead * (STEP // 2))
     async_copy.async_load(scales[slot], scale + ahead * (STEP // 16))
-    async_copy.commit_group()
 
 
 @gluon.jit
@@ -84,27 +83,27 @@ def multiply_step(
     ring,
     pointers,
     sums,
+    copies,
     step: gl.constexpr,
-    PENDING: gl.constexpr,
-    COPY: gl.constexpr,
     DECODE: gl.constexpr,
     WIDTH: gl.constexpr,
     STAGES: gl.constexpr,
     mma: gl.constexpr,
 ):
-    """Step `step` from where the pointers are: multiplies `now`, copies a later step and decodes the next.
+    """Step `step` from where the pointers are: multiplies `now`, copies a later step if it `copies`, decodes the next.
 
     `sums` are (acc, now, before): the sums, this step's weights and those that may still be read.
     """
     acc, now, before = sums
     tokens, _, _ = ring
-    async_copy.wait_group(PENDING)
+    async_copy.wait_group(STAGES - 4)
     gl.barrier()
     fence_async_shared()
     acc = warpgroup_mma(now, tokens[step % STAGES].slice(0, WIDTH).permute((1, 0)), acc, is_async=True)
     acc, before = warpgroup_mma_wait(1, deps=[acc, before])
-    if COPY:
+    if copies:
         copy_step(ring, pointers, (step + STAGES - 2) % STAGES, step + STAGES - 2, WIDTH)
+    async_copy.commit_group()  # of nothing, perhaps: as many groups are pending in every step
     after = now
     if DECODE:
         after = decode_step(ring, (step + 1) % STAGES, now.dtype, mma)
@@ -113,23 +112,26 @@ def multiply_step(
 
 @gluon.jit
 def multiply(ring, pointers, k_steps, WIDTH: gl.constexpr, STAGES: gl.constexpr, REST: gl.constexpr, mma: gl.constexpr):
-    """The sums [ROWS, WIDTH] over k_steps of K; REST is (k_steps - STAGES + 2) % STAGES."""
+    """The sums [ROWS, WIDTH] over k_steps of K, at least STAGES - 2; REST is k_steps % STAGES.
+
+    Steps are not skipped by a branch: ptxas would take wgmma apart. Hence those of REST, and a step that is decoded
+    after the last where REST is 0.
+    """
     for step in gl.static_range(STAGES - 2):
         copy_step(ring, pointers, step, step, WIDTH)
+        async_copy.commit_group()
     async_copy.wait_group(STAGES - 3)
     gl.barrier()
     now = decode_step(ring, 0, pointers[0].dtype.element_ty, mma)
     sums = (gl.zeros([ROWS, WIDTH], gl.float32, mma), now, now)
-    for _start in range(0, k_steps - (STAGES - 2 + REST), STAGES):
+    for start in range(0, k_steps - REST, STAGES):
         for step in gl.static_range(STAGES):
-            sums = multiply_step(ring, pointers, sums, step, STAGES - 4, True, True, WIDTH, STAGES, mma)
+            copies = start + step + STAGES - 2 < k_steps
+            sums = multiply_step(ring, pointers, sums, copies, step, True, WIDTH, STAGES, mma)
         x, packed, scale = pointers
         pointers = (x + STAGES * STEP, packed + STAGES * (STEP // 2), scale + STAGES * (STEP // 16))
     for step in gl.static_range(REST):
-        sums = multiply_step(ring, pointers, sums, step, STAGES - 4, True, True, WIDTH, STAGES, mma)
-    for step in gl.static_range(STAGES - 3):
-        sums = multiply_step(ring, pointers, sums, REST + step, STAGES - 4 - step, False, True, WIDTH, STAGES, mma)
-    sums = multiply_step(ring, pointers, sums, REST + STAGES - 3, 0, False, False, WIDTH, STAGES, mma)
+        sums = multiply_step(ring, pointers, sums, step + STAGES - 2 < REST, step, step < REST - 1, WIDTH, STAGES, mma)
     acc, _, before = sums
     acc, _ = warpgroup_mma_wait(0, deps=[acc, before])
     gl.barrier()
