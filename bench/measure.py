@@ -50,24 +50,44 @@ class Measured:
         return median(self.times)
 
 
+@dataclass(frozen=True)
+class Ready:
+    """A contender that was judged: captured, with its error and digest, or `wrong`."""
+
+    contender: Contender
+    wrong: str | None = None
+    replay: Replay | None = None
+    error: float | None = None
+    digest: str | None = None
+
+
 def measure(contenders: Sequence[Contender], timer: Timer, budget: float = BUDGET) -> list[Measured]:
     """Each of `contenders` in their order; a wrong one has no times, and the others are timed without it."""
-    wrong, ready = {}, {}
-    for place, contender in enumerate(contenders):
-        try:
-            ready[place] = _ready(contender, timer)
-        except Wrong as error:
-            wrong[place] = str(error)
-    replays = [replay for replay, *_ in ready.values()]
-    times = dict(zip(ready, timed(replays, timer, budget), strict=True)) if ready else {}
-    facts = sensors.summary(timer.forget())
+    return race([ready(one, timer) for one in contenders], timer, budget)
+
+
+def ready(contender: Contender, timer: Timer) -> Ready:
+    """What is timed is judged first, and what is captured writes the same."""
+    try:
+        checked = check(contender)
+        replay = timer.capture(contender.function)
+        check_replay(contender, replay, checked)
+    except Wrong as error:
+        return Ready(contender, str(error))
+    return Ready(contender, None, replay, checked.error, checked.digest)
+
+
+def race(contenders: Sequence[Ready], timer: Timer, budget: float = BUDGET) -> list[Measured]:
+    """Times those that are right in turns."""
+    right = [one for one in contenders if not one.wrong]
+    times = timed([one.replay for one in right], timer, budget) if right else []
+    facts, left = sensors.summary(timer.forget()), iter(times)
     found = []
-    for place, contender in enumerate(contenders):
-        if place in wrong:
-            found.append(Measured(contender, wrong[place]))
-            continue
-        replay, error, digest = ready[place]
-        found.append(Measured(contender, None, tuple(times[place]), error, digest, replay.graph is not None, facts))
+    for one in contenders:
+        known = (one.contender, one.wrong)
+        if not one.wrong:
+            known += (tuple(next(left)), one.error, one.digest, one.replay.graph is not None, facts)
+        found.append(Measured(*known))
     return found
 
 
@@ -80,11 +100,3 @@ def timed(replays: Sequence[Replay], timer: Timer, budget: float) -> list[list[f
     turns = order(count, rounds_for(median(rounds[-2:]) / 1000, budget))
     timer.forget()
     return by_contender(turns, timer.times(replays, turns))
-
-
-def _ready(contender: Contender, timer: Timer) -> tuple[Replay, float | None, str]:
-    """What is timed, and the error and digest of what it writes. Raises Wrong."""
-    checked = check(contender)
-    replay = timer.capture(contender.function)
-    check_replay(contender, replay, checked)
-    return replay, checked.error, checked.digest

@@ -10,7 +10,7 @@ from statistics import median
 
 from .contenders import Contender
 from .host import Host
-from .measure import measure, timed
+from .measure import Ready, measure, race, ready, timed
 from .rows import Point, row, write
 from .run import Found, Request, check_request, places, say
 
@@ -39,9 +39,10 @@ def run(request: Request, host: Host) -> tuple[Found, list[Line]]:
         for place, stage, rates in places(replace(request, grouped=False), host, layer):
             base = place.contender(request.subjects[0], stage)
             point = Point(layer, place.given.tokens, stage, rates, host.facts)
-            slowed = _slowed(base, host)
+            again = replace(base, label=f"{base.label} again")
+            three = [ready(one, host.timer) for one in (_slowed(base, host), again, base)]
             for repeat in range(REPEATS):
-                lines += _compared(base, slowed, point, host, request.budget, found)
+                lines += _compared(three, point, host, request.budget, found)
                 say(f"{layer.name} T = {point.tokens}: {repeat + 1} of {REPEATS}")
             lines.append(_refused(base, point, host))
             if request.artifacts:
@@ -55,9 +56,9 @@ def _slowed(base: Contender, host: Host) -> Contender:
     return replace(base, label=f"{base.label} + {INJECTED:.0%}", function=delayed)
 
 
-def _compared(base: Contender, slowed: Contender, point: Point, host: Host, budget: float, found: Found) -> list[Line]:
-    again = replace(base, label=f"{base.label} again")
-    measured = measure([slowed, again, base], host.timer, budget)
+def _compared(three: list[Ready], point: Point, host: Host, budget: float, found: Found) -> list[Line]:
+    """Of the slowed kernel, the kernel again and the kernel."""
+    measured = race(three, host.timer, budget)
     found.wrong += [one.wrong for one in measured if one.wrong]
     if any(one.wrong for one in measured):
         return [Line(False, f"{point.layer.name} T = {point.tokens}: an output is wrong")]

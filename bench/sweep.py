@@ -131,4 +131,4 @@ def of_entry(times: Times, entry: Entry) -> Loss:
 
 def entry_text(entry: Entry) -> str:
     """As kernels/tuning.py would have it."""
-    return "(" + ", ".join(f"({least:.4g}, {tile})" for least, tile in entry) + ")"
+    return "(" + " ".join(f"({least:.4g}, {tile})," for least, tile in entry) + ")"
