@@ -27,9 +27,14 @@ class Checked:
 
 
 def check(contender: Contender) -> Checked:
-    """Runs it twice on poisoned allocations, and judges what it wrote. Raises Wrong, with the judge's words."""
-    with poisoned():
-        first, second = contender.function(), contender.function()
+    """Runs it twice on poisoned allocations, and judges what it wrote. Raises Wrong, in the judge's words or its own."""
+    try:
+        with poisoned():
+            first, second = contender.function(), contender.function()
+    except (
+        Exception
+    ) as error:  # it does not compile, or asks for more than the GPU has: the others are timed all the same
+        raise Wrong(f"{contender.label}: {type(error).__name__}: {error}") from error
     error = _judged(contender, first)
     if contender.same and not _equal(first, second):
         raise Wrong(f"{contender.label}: two runs on the same inputs give other bytes, but should give the same")

@@ -7,7 +7,7 @@ from ..kernels.variants import DEFAULT, VARIANTS
 from . import sweep
 from .check import Wrong
 from .host import Host
-from .measure import measure
+from .measure import race, ready
 from .points import Layer
 from .rows import Point, row, write
 from .run import Found, Place, Request, places, say
@@ -55,20 +55,21 @@ def _point(
     A tile's time is its ratio to the plan's in the same rounds, times the plan's median over all of them, so that a
     card that slows down from one few to the next changes nothing.
     """
-    plans, ratios, base = [], {}, place.contender(subject, point.stage)
+    plans, ratios, timer = [], {}, place.host.timer
+    plan = ready(place.contender(subject, point.stage), timer)
+    if plan.wrong:
+        raise Wrong(f"what is planned, so that nothing compares: {plan.wrong}")
     for first in range(0, len(tiles), AT_ONCE):
         some = tiles[first : first + AT_ONCE]
-        contenders = [base, *(place.contender(with_tile_of(subject, tile), point.stage) for tile in some)]
-        plan, *measured = measure(contenders, place.host.timer, budget)
-        if plan.wrong:
-            raise Wrong(f"what is planned, so that nothing compares: {plan.wrong}")
-        plans.append(plan.milliseconds)
+        contenders = [place.contender(with_tile_of(subject, tile), point.stage) for tile in some]
+        base, *measured = race([plan, *(ready(one, timer) for one in contenders)], timer, budget)
+        plans.append(base.milliseconds)
         for tile, one in zip(some, measured, strict=True):
             if one.wrong:
                 found.wrong.append(f"WRONG, so not timed: {point.layer.name} T = {point.tokens}: {one.wrong}")
             else:
-                ratios[tile] = one.milliseconds / plan.milliseconds
-                found.rows.append(row(point, one, plan, None))
+                ratios[tile] = one.milliseconds / base.milliseconds
+                found.rows.append(row(point, one, base, None))
     planned = median(plans)
     return planned, {tile: ratio * planned for tile, ratio in ratios.items()}
 

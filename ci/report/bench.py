@@ -18,10 +18,11 @@ class Row:
     """One measurement; what is None was not measured. A row may have more keys than these.
 
     `milliseconds` of one run of a layer, or of its `stage`: "gate_up", "down" and others; None and "layer" are the
-    whole. `baseline` names what `ratio` compares with, a recorded run or another kernel:
-    this one's time over that one's, so that above 1 is slower; `noise` is what it may be off by, as a share of it, and `verdict` a word for it. `roofline`: which share of the GPU's roofline this is.
-    `tflops` are useful ones; `mfu` is the share of the card's dense peak; `error` is relative to the reference.
-    `digest`: of the output that was timed, as in golden/exact.json.
+    whole. `baseline` names what `ratio` compares with, a recorded run or another kernel: this one's time over that
+    one's, so that above 1 is slower; `noise` is what it may be off by, as a share of it, and `verdict` a word for it.
+    `roofline`: which share of the GPU's roofline this is. `tflops` are useful ones; `mfu` is the share of the
+    card's dense peak; `error` is relative to the reference. `digest`: of the output that was timed, as in
+    golden/exact.json.
     """
 
     kernel: str

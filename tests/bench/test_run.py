@@ -92,6 +92,17 @@ def test_nothing_is_compared_with_what_is_wrong(tmp_path, register):
     assert code == 1 and len(rows) == 1 and "ratio" not in rows[0]
 
 
+@pytest.mark.usefixtures("right")
+def test_a_kernel_that_raises_stops_no_other(tmp_path, register, capsys):
+    def raises(out):
+        raise RuntimeError("out of shared memory")
+
+    register(quick.kernel("raises", raises))
+    code, rows = bench_of(tmp_path, "--kernel", "raises", "right", "--no-grouped")
+    assert code == 1 and [row["kernel"] for row in rows] == ["right"]
+    assert "layer: raises: RuntimeError: out of shared memory" in capsys.readouterr().out
+
+
 def test_a_kernel_that_forgets_the_last_token_is_wrong(tmp_path, register):
     def forgets(out):
         written = torch.empty_like(out)
@@ -132,11 +143,8 @@ def test_kernels_of_todays_tree_run_in_the_interpreter(tmp_path):
 
 
 def test_stages_have_rows_of_their_own(tmp_path):
-    code = main(
-        ["--shape", "2x1x32x16", "--tokens", "2", "--kernel", "decode", "--stage", "gate_up,down"]
-        + ["--artifacts", str(tmp_path)],
-        host(),
-    )
+    arguments = ["--shape", "2x1x32x16", "--tokens", "2", "--kernel", "decode", "--stage", "gate_up,down"]
+    code = main([*arguments, "--artifacts", str(tmp_path)], host())
     rows, _ = bench.read(tmp_path / "bench.jsonl")
     assert code == 0
     assert [(row.stage, row.kernel) for row in rows] == [

@@ -114,8 +114,8 @@ def test_a_card_that_slows_down_between_tiles_changes_no_rank(monkeypatch):
     class Slowing(FakeTimer):
         def capture(self, function):
             self.captured = getattr(self, "captured", 0) + 1
-            if self.captured > 2:  # beyond the yardsticks
-                state["few"] = (self.captured - 3) // 3
+            if self.captured > 3:  # beyond the yardsticks and the plan
+                state["few"] = (self.captured - 4) // 2
             return super().capture(function)
 
     timer = Slowing(lambda place, turn: 1.0 if state["few"] < 0 else costs[state["few"]][place] * (1 + state["few"]))
