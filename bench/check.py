@@ -27,7 +27,7 @@ class Checked:
 
 
 def check(contender: Contender) -> Checked:
-    """Runs it twice on poisoned allocations, and judges what it wrote. Raises Wrong, in the judge's words or its own."""
+    """Runs it twice on poisoned allocations, and judges what it wrote. Raises Wrong, which says what was wrong."""
     try:
         with poisoned():
             first, second = contender.function(), contender.function()

@@ -102,6 +102,8 @@ def lines(times: sweep.Times, planned: dict[sweep.Key, float], most: int = 10) -
     found.append(f"  as planned: {sweep.loss(times, {key: planned[key] for key in times})}")
     for tile, loss in list(sweep.losses(times).items())[:most]:
         found.append(f"  {_label(tile)}: {loss}")
+    if not sweep.losses(times):
+        return [*found, "no tile was right at every point, so that none is suggested"]
     entry = sweep.suggest(times)
     found.append(f"suggested for kernels/tuning.py, loss {sweep.of_entry(times, entry)}:")
     return [*found, f"  {sweep.entry_text(entry)}"]

@@ -106,6 +106,12 @@ def test_a_sweep_names_the_tile_that_was_fastest(capsys, tmp_path):
     assert len((tmp_path / "bench.jsonl").read_text().splitlines()) == 4
 
 
+def test_no_tile_that_is_wrong_somewhere_is_suggested():
+    times = {A: {SMALL: 1.0}, B: {LARGE: 1.0}}
+    assert sweep_run.lines(times, {A: 1.0, B: 1.0})[-1] == "no tile was right at every point, so that none is suggested"
+    assert sweep_run.lines({A: {}}, {A: 1.0}) == ["no tile was right anywhere"]
+
+
 def test_a_card_that_slows_down_between_tiles_changes_no_rank(monkeypatch):
     """Two few of two tiles: the second few is timed on a card that is half as fast."""
     monkeypatch.setattr(sweep_run, "AT_ONCE", 2)
