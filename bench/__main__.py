@@ -4,7 +4,7 @@ python -m nvfp4_suite.bench --tier=smoke                                  what t
 python -m nvfp4_suite.bench --shape GLM-4.7 --tokens 1024,8192 --stage gate_up
 python -m nvfp4_suite.bench --kernel prefill@m64 --against prefill@m128,n64,kb32,w4,s3 --shape all --tokens 4096
 python -m nvfp4_suite.bench --against-revision HEAD~1 --tier=ci           today's kernels/ against those
-python -m nvfp4_suite.bench --kernel w4a4 --against prefill --shape all --tokens 8192,16384,32768
+python -m nvfp4_suite.bench --kernel w4a4 --against prefill --shape all --tokens 8192,16384,32768 --no-grouped
 python -m nvfp4_suite.bench --sweep --stage gate_up --shape GLM-4.7 --tokens 256,4096 --tiles "n=64;w=4"
 python -m nvfp4_suite.bench --self-test                                   whether it can be trusted on this card
 

@@ -11,6 +11,7 @@ from nvfp4_suite.bench.stages import STAGES, Given, stage_of
 from nvfp4_suite.bench.subjects import choose, parse
 from nvfp4_suite.bench.truth import Truth
 from nvfp4_suite.contract.gpus import PORTABLE
+from nvfp4_suite.kernels import experts
 
 LAYER = layer_of("3x2x64x32/gelu_tanh")
 TOKENS = 4
@@ -112,6 +113,14 @@ def test_unquantized_gemms_are_judged_too(stage, given, answers):
     assert contender.check(outs) < 2**-8
     with pytest.raises(AssertionError):
         contender.check((*outs[:-1], outs[-1].roll(1, 0)))
+
+
+def test_a_layer_with_a_tile_runs_the_plan_that_has_it(given, monkeypatch):
+    chosen = choose(parse("prefill@m32"), PORTABLE, LAYER, TOKENS, "3.8.0")
+    ran = []
+    monkeypatch.setattr(experts, "run", lambda plan, *tensors, **options: ran.append((plan, len(tensors), options)))
+    stage_of(chosen, "layer").build(chosen, given.banks.without_input_scales(), given)()
+    assert ran == [(chosen.plan, 4, {})] and chosen.plan.launch("down").constexpr("BLOCK_M") == 32
 
 
 @pytest.mark.parametrize(
