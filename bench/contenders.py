@@ -44,7 +44,7 @@ def of_kernel(chosen: Chosen, stage: str, prepared: object, given: Given, truth:
         label,
         found.build(chosen, prepared, given),
         lambda out: truth.check(out, gives, kernel, label),
-        work(stage, shape, given.tokens, hit),
+        work("align" if gives == "blocks" else gives, shape, given.tokens, hit),
         chosen.operand,
         kernel.promise.repeatable,
         sampled,

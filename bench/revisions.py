@@ -35,9 +35,9 @@ TODAY = Kernels()
 
 
 def from_folder(folder: Path, source: str | None = None) -> Kernels:
-    """The kernels in `folder`/kernels, or in `folder` itself. Raises ValueError where there are none.
+    """The kernels in `folder`/kernels, or in `folder` itself; their files must stay where they are.
 
-    Their files must stay where they are.
+    Raises ValueError where there are none, and for those that this benchmark cannot reach.
     """
     folder = folder.resolve()
     home = folder / "kernels" if (folder / "kernels" / "registry.py").is_file() else folder
@@ -48,7 +48,14 @@ def from_folder(folder: Path, source: str | None = None) -> Kernels:
     spec = importlib.util.spec_from_file_location(beside, home / "__init__.py", **where)
     sys.modules[beside] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[beside])
-    return Kernels(beside, source or str(folder))
+    kernels = Kernels(beside, source or str(folder))
+    try:
+        kernels.registry.KERNELS, kernels.plan.plan_layer, kernels.tiles.Tile, kernels.experts.run  # noqa: B018
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"the kernels at {kernels.source} are none that can be timed beside today's: {error}"
+        ) from error
+    return kernels
 
 
 def from_revision(revision: str, root: Path, work: Path) -> Kernels:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ..contract.shapes import LayerShape
 
 STAGES = ("layer", "align", "gate_up", "activation", "down", "sum")
+FUSED = "gate_up_activated"  # a gate_up that stores f(gate) * up, of half the width
 
 
 @dataclass(frozen=True)
@@ -51,15 +52,15 @@ class Shares:
 
 
 def work(stage: str, shape: LayerShape, tokens: int, experts_hit: int) -> Work:
-    """What `stage` of STAGES has to do, where `experts_hit` experts are named by some route."""
+    """What `stage`, of STAGES or FUSED, has to do, where `experts_hit` experts are named by some route."""
     routes, h, i = tokens * shape.top_k, shape.hidden, shape.intermediate
     gate_up, down = (experts_hit * _weights(rows, k) for rows, k in ((2 * i, h), (h, i)))
     rows = {"layer": 2 * tokens * h, "gate_up": tokens * h + routes * 2 * i, "activation": routes * 3 * i}
-    rows |= {"down": routes * (i + h), "sum": (routes + tokens) * h, "align": 0}
-    routing = {"layer": 8, "gate_up": 4, "activation": 4, "down": 8, "sum": 4, "align": 8}  # bytes a route
-    banks = {"layer": gate_up + down, "gate_up": gate_up, "down": down}.get(stage, 0)
-    flops = {"gate_up": 4, "down": 2, "layer": 6}.get(stage, 0) * routes * i * h
-    return Work(flops, banks + 2 * rows[stage] + routing[stage] * routes)
+    rows |= {"down": routes * (i + h), "sum": (routes + tokens) * h, "align": 0, FUSED: tokens * h + routes * i}
+    routing = {"layer": 8, "down": 8, "align": 8}.get(stage, 4)  # bytes a route
+    banks = {"layer": gate_up + down, "gate_up": gate_up, FUSED: gate_up, "down": down}.get(stage, 0)
+    flops = {"gate_up": 4, FUSED: 4, "down": 2, "layer": 6}.get(stage, 0) * routes * i * h
+    return Work(flops, banks + 2 * rows[stage] + routing * routes)
 
 
 def unquantized(shape: LayerShape, stage: str, tokens: int, experts_hit: int) -> Work:

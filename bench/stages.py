@@ -1,7 +1,9 @@
 """One stage of a planned layer alone, as a function without arguments: what is captured, timed and judged.
 
 A stage is made from a plan, what the kernel prepared of the banks, and `Given` tensors; what it makes beforehand (the
-routing of a GEMM) is not timed. A kernel whose stage is another function has an entry of its own, "kernel/stage".
+routing of a GEMM) is not timed. A kernel whose stage is another function has an entry of its own, "kernel/stage": one
+whose gate_up applies the activation gives "gate_up_activated", and one that rearranges activations first does it inside
+the function, so that its time counts.
 """
 
 from collections.abc import Callable

@@ -64,6 +64,14 @@ class Truth:
         banks, tokens = self.given.banks, self.routes // self.given.topk_ids.shape[1]
         return self._gemm(self.given.hidden_states[tokens], banks.gate_up_packed, banks.gate_up_scale, None)
 
+    def gate_up_activated(self, _rounding: str) -> Interval:
+        """[R, I]: of a gate_up that applies the activation before it stores, and rounds as two launches do."""
+        form, between = self.form(), self.interval("gate_up", _rounding)
+        gated = Activation.of_options(self.given.layer.activation, ALPHA, LIMIT, form)
+        found = bounds.enclose_activation(*Range(between.lower, between.upper).chunk(), gated, form)
+        expected = moe.activate(*between.expected.chunk(2, dim=1), gated, form)
+        return Interval(found.lower, found.upper, expected, form.dtype)
+
     def down(self, _rounding: str) -> Interval:
         banks, weights = self.given.banks, self.given.topk_weights.flatten()[self.routes]
         return self._gemm(self.given.act[self.routes], banks.down_packed, banks.down_scale, weights)
@@ -88,7 +96,8 @@ class Truth:
         return enclose_gemm(x, DecodedExperts(packed, scale), alpha, ids, weights, self.form())
 
 
-JUDGES = {name: getattr(Truth, name) for name in ("layer", "gate_up", "activation", "down", "sum")}
+_STAGES = ("layer", "gate_up", "gate_up_activated", "activation", "down", "sum")
+JUDGES = {name: getattr(Truth, name) for name in _STAGES}
 
 
 def judge_rows(out: Tensor, rows: Tensor, interval: Interval, label: str) -> float:

@@ -41,6 +41,11 @@ def test_stages_move_what_goes_in_and_out():
     assert roofline.work("gate_up", SHAPE, 5, 4).moved == bank + (5 * 64 + routes * 64) * 2 + routes * 4
 
 
+def test_a_gate_up_that_applies_the_activation_stores_half():
+    plain, fused = (roofline.work(stage, SHAPE, 5, 4) for stage in ("gate_up", roofline.FUSED))
+    assert fused.flops == plain.flops and plain.moved - fused.moved == 10 * 32 * 2
+
+
 def test_the_larger_time_is_the_roofline():
     work, rates = Work(flops=100.0, moved=30.0), Rates(matrix=100.0, copy=10.0)
     found = roofline.shares(work, seconds=4.0, rates=rates)

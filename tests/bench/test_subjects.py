@@ -125,6 +125,21 @@ def test_a_folder_without_kernels(tmp_path):
         revisions.from_folder(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("registry.py", "import Kernel, Promise", "import Kernel, Promise, Gone"),
+        ("plan.py", "def plan_layer", "def plan_it"),
+    ],
+)
+def test_kernels_that_today_cannot_reach(other, file, old, new):
+    text = (other / file).read_text()
+    assert old in text
+    (other / file).write_text(text.replace(old, new))
+    with pytest.raises(ValueError, match=r"the kernels at .* are none that can be timed beside today's"):
+        revisions.from_folder(other)
+
+
 def test_the_kernels_of_a_revision(other, tmp_path):
     git(other.parent, "init", "--quiet")
     git(other.parent, "add", ".")

@@ -53,6 +53,24 @@ def test_a_decode_kernels_gemv_passes(name, given, answers):
     assert answers.check(out, name, kernel, name) < 2**-8
 
 
+@pytest.fixture(scope="module")
+def fused(given, outputs):
+    """A kernel, and what its gate_up gives that applies the activation as well."""
+    kernel, gate_up = outputs["gate_up"]
+    chosen = choose(parse("prefill"), PORTABLE, LAYER, TOKENS, "3.8.0")
+    later = Given(given.inputs)
+    later.gate_up = gate_up
+    return kernel, stage_of(chosen, "activation").build(chosen, given.banks, later)()
+
+
+def test_a_gate_up_that_applies_the_activation_passes(fused, answers):
+    kernel, out = fused
+    assert answers.check(out, "gate_up_activated", kernel, "fused") < 2**-8
+    for fault in FAULTS.values():
+        with pytest.raises(AssertionError):
+            answers.check(fault(out), "gate_up_activated", kernel, "fused")
+
+
 FAULTS = {
     "off by 1 %": lambda out: out * 1.015625,
     "a row of another route": lambda out: out.roll(1, 0),
