@@ -31,9 +31,7 @@ def check(contender: Contender) -> Checked:
     try:
         with poisoned():
             first, second = contender.function(), contender.function()
-    except (
-        Exception
-    ) as error:  # it does not compile, or asks for more than the GPU has: the others are timed all the same
+    except Exception as error:  # it does not compile, or asks for more than the GPU has; the others are timed
         raise Wrong(f"{contender.label}: {type(error).__name__}: {error}") from error
     error = _judged(contender, first)
     if contender.same and not _equal(first, second):
