@@ -28,7 +28,7 @@ def row(point: Point, measured: Measured, baseline: Measured | None, grouped: Me
     """The row of a right measurement; a comparison with itself, with a wrong one or with None is left out."""
     work, seconds = measured.contender.work, measured.milliseconds / 1000
     reached, facts = shares(work, seconds, point.rates), point.facts
-    shape, contender = point.layer.shape, measured.contender
+    contender = measured.contender
     found = {
         "kernel": contender.label,
         "gpu": facts["gpu"],
@@ -50,8 +50,7 @@ def row(point: Point, measured: Measured, baseline: Measured | None, grouped: Me
     found |= _compared(measured, baseline) | _over_grouped(measured, grouped)
     found |= {"rounds": len(measured.times), "replayed": measured.replayed, "moved_bytes": work.moved}
     found |= {"cublas_tflops": point.rates.matrix / 1e12, "copy_gbs": point.rates.copy / 1e9}
-    found |= {"experts": shape.experts, "top_k": shape.top_k, "hidden": shape.hidden}
-    found |= {"intermediate": shape.intermediate, "activation": point.layer.activation}
+    found |= vars(point.layer.shape) | {"activation": point.layer.activation}
     return found | dict(contender.facts) | (measured.sensors or {}) | facts
 
 

@@ -91,10 +91,8 @@ def suggest(times: Times) -> Entry:
 
     A step begins halfway, geometrically, between the points on either side of it.
     """
-    groups: dict[float, list[Key]] = {}
-    for key in sorted(times, key=lambda key: key[2]):
-        groups.setdefault(key[2], []).append(key)
-    per_expert, cost = list(groups), STEP_COST * len(times)
+    per_expert, cost = sorted({key[2] for key in times}), STEP_COST * len(times)
+    groups = {one: [key for key in times if key[2] == one] for one in per_expert}
     shared = set.intersection(*(set(found) for found in times.values()))
 
     def lost(first: int, last: int, tile: Tile) -> float:

@@ -34,7 +34,7 @@ class Yardsticks:
         normal = {"device": device, "dtype": torch.bfloat16, "generator": generator}
         a, b = (torch.randn(self.size, self.size, **normal) for _ in range(2))
         source = torch.randint(256, (self.copied,), dtype=torch.uint8, device=device, generator=generator)
-        product, copy = torch.empty_like(a), torch.empty_like(source)
+        product, copy = torch.full_like(a, torch.nan), torch.zeros_like(source)  # not what an earlier run left there
         replays = [timer.capture(lambda: torch.mm(a, b, out=product)), timer.capture(lambda: copy.copy_(source))]
         turns = order(2, ROUNDS)
         timer.times(replays, turns)  # until clocks have risen
