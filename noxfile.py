@@ -80,6 +80,13 @@ def golden(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def bench(session: nox.Session) -> None:
+    """Times layers and stages on this host's GPU, right ones alone; fails without one. `-- --help` says more."""
+    rest = install_tests_with_triton(session)
+    session.run("python", "-m", "nvfp4_suite.bench", *rest, env={"PYTHONPATH": children_path()})
+
+
+@nox.session(default=False)
 def gpus(session: nox.Session) -> None:
     """Lists this host's GPUs; `-- --expect "NVIDIA H200 (sm_90)"` fails where they are others."""
     session.install(*group("gpus"))

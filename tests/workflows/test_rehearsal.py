@@ -113,9 +113,9 @@ def test_a_red_night(rehearse):
         "issues": ["success"],
     }, run.jobs["gpu"][0].log
     assert [(job.name, job.labels) for job in run.jobs["gpu"]] == [
-        (f"NVIDIA H200 (sm_90), {VERSIONS}, part 1 of 2, no bench yet", [*LABELS, "sm_90"]),
-        (f"NVIDIA H200 (sm_90), {VERSIONS}, part 2 of 2, no bench yet", [*LABELS, "sm_90"]),
-        (f"NVIDIA L40S (sm_89), {VERSIONS}, no bench yet", [*LABELS, "sm_89"]),
+        (f"NVIDIA H200 (sm_90), {VERSIONS}, part 1 of 2", [*LABELS, "sm_90"]),
+        (f"NVIDIA H200 (sm_90), {VERSIONS}, part 2 of 2", [*LABELS, "sm_90"]),
+        (f"NVIDIA L40S (sm_89), {VERSIONS}", [*LABELS, "sm_89"]),
     ]
     failed, changed = json.loads((run.artifacts / "night" / "night.json").read_text())
     kernel = next(iter(KERNELS))  # that of PAIRS[5]
@@ -174,6 +174,8 @@ def test_a_green_run_by_hand(rehearse):
     assert rehearse.github.issues == []
     given = next(call for call in run.calls if call[1] == "gpu-tests")
     assert {"--triton=3.8.0", "--tier=smoke", "--splits=1", "--group=1"} < set(given)
+    timed = next(call for call in run.calls if call[1] == "bench")
+    assert timed[2:] == ["--triton=3.8.0", "--tier=smoke", "--artifacts=artifacts/l40s-3.8.0"]
 
 
 def test_a_runner_with_another_card_tests_nothing(rehearse):
@@ -230,9 +232,7 @@ def test_a_bisect_of_what_is_refused_reaches_no_runner(rehearse):
 
 
 def test_every_session_that_a_workflow_names_is_one():
-    """But for the bench, whose step runs once there is one."""
     listed = (ROOT / "noxfile.py").read_text()
     text = "".join(path.read_text() for path in (ROOT / ".github" / "workflows").glob("*.yml"))
     named = {*re.findall(r"nox -s ([\w-]+)", text), "lint", "tests", "gate-tests"}
-    missing = {name for name in named if f"def {name.replace('-', '_')}(session" not in listed}
-    assert missing == (set() if (ROOT / "bench").is_dir() else {"bench"})
+    assert {name for name in named if f"def {name.replace('-', '_')}(session" not in listed} == set()
