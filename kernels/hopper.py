@@ -19,8 +19,9 @@ GATE_UP, DOWN = "w4a16_hopper.w4a16_hopper_gate_up", "w4a16_hopper.w4a16_hopper_
 
 K_UNIT = 64
 ROWS = 128  # weight rows of a tile
-LARGE = Tile(256, block_n=ROWS, num_warps=8, num_stages=6)
-SMALL = Tile(64, block_n=ROWS, num_warps=4, num_stages=6)
+LARGE = Tile(256, block_n=ROWS, num_warps=8)
+SMALL = Tile(64, block_n=ROWS, num_warps=4)
+STAGES = (6, 5, 4)  # the first that `stages_of` can take
 SMALL_BELOW = 96  # tokens per expert
 AUTO_FROM = 4  # tokens per expert, from where on "auto" takes it
 
@@ -44,7 +45,18 @@ def lacks(gpu: Gpu, shape: LayerShape, triton: str) -> str:
     for (name, size), unit in zip(sizes.items(), UNITS, strict=True):
         if size % unit or size < LEAST_K:
             return f"{name} {size} is no multiple of {unit} from {LEAST_K} on"
+        if not stages_of(size):
+            return f"{name} {size} has a rest in stages that copies"
     return ""
+
+
+def stages_of(k: int) -> int | None:
+    """How many steps of a GEMM over `k` are under way at once; None where no number will do.
+
+    The loop takes so many steps at once. What it leaves must be copied by then, because ptxas takes the wgmma of a
+    rest that copies apart.
+    """
+    return next((stages for stages in STAGES if k // K_UNIT % stages <= stages - 2), None)
 
 
 def steps_in_code(launch: Launch) -> int:
@@ -105,6 +117,5 @@ def _down(tile: Tile, k: int, dtype: str, weighted: bool) -> Launch:
 
 def _sizes(tile: Tile, k: int) -> dict[str, int]:
     """REST: the steps of K that the loop leaves, which takes STAGES at once."""
-    stages = tile.num_stages
-    sizes = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "STAGES": stages}
-    return {**sizes, "REST": k // K_UNIT % stages, "K_UNIT": K_UNIT}
+    sizes = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "STAGES": stages_of(k)}
+    return {**sizes, "REST": k // K_UNIT % stages_of(k), "K_UNIT": K_UNIT}

@@ -112,7 +112,7 @@ def multiply_step(
 
 @gluon.jit
 def multiply(ring, pointers, k_steps, WIDTH: gl.constexpr, STAGES: gl.constexpr, REST: gl.constexpr, mma: gl.constexpr):
-    """The sums [ROWS, WIDTH] over k_steps of K, at least STAGES - 2; REST is k_steps % STAGES.
+    """The sums [ROWS, WIDTH] over k_steps of K, at least STAGES - 2; REST is k_steps % STAGES, at most STAGES - 2.
 
     Steps are not skipped by a branch: ptxas would take wgmma apart. Hence those of REST, and a step that is decoded
     after the last where REST is 0.
@@ -131,7 +131,7 @@ def multiply(ring, pointers, k_steps, WIDTH: gl.constexpr, STAGES: gl.constexpr,
         x, packed, scale = pointers
         pointers = (x + STAGES * STEP, packed + STAGES * (STEP // 2), scale + STAGES * (STEP // 16))
     for step in gl.static_range(REST):
-        sums = multiply_step(ring, pointers, sums, step + STAGES - 2 < REST, step, step < REST - 1, WIDTH, STAGES, mma)
+        sums = multiply_step(ring, pointers, sums, False, step, step < REST - 1, WIDTH, STAGES, mma)
     acc, _, before = sums
     acc, _ = warpgroup_mma_wait(0, deps=[acc, before])
     gl.barrier()
