@@ -62,13 +62,13 @@ def allocate_ring(x, scale, BLOCK_M: gl.constexpr, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def copy_step(ring, pointers, slot: gl.constexpr, ahead: gl.constexpr, WIDTH: gl.constexpr):
+def copy_step(ring, pointers, slot: gl.constexpr, ahead: gl.constexpr, WIDTH: gl.constexpr, mask=None):
     """Starts the copies of a step, `ahead` steps from where the pointers are, into a slot of the ring."""
     tokens, codes, scales = ring
     x, packed, scale = pointers
-    async_copy.async_load(tokens[slot].slice(0, WIDTH), x + ahead * STEP)
-    async_copy.async_load(codes[slot], packed + ahead * (STEP // 2))
-    async_copy.async_load(scales[slot], scale + ahead * (STEP // 16))
+    async_copy.async_load(tokens[slot].slice(0, WIDTH), x + ahead * STEP, mask)
+    async_copy.async_load(codes[slot], packed + ahead * (STEP // 2), mask)
+    async_copy.async_load(scales[slot], scale + ahead * (STEP // 16), mask)
 
 
 @gluon.jit
@@ -85,13 +85,15 @@ def multiply_step(
     sums,
     copies,
     step: gl.constexpr,
+    COPY: gl.constexpr,
     DECODE: gl.constexpr,
     WIDTH: gl.constexpr,
     STAGES: gl.constexpr,
     mma: gl.constexpr,
 ):
-    """Step `step` from where the pointers are: multiplies `now`, copies a later step if it `copies`, decodes the next.
+    """Step `step` from where the pointers are: multiplies `now`, copies a later step if there is one, decodes the next.
 
+    `copies` is a mask, not a branch, across which ptxas would not let the decoding overlap.
     `sums` are (acc, now, before): the sums, this step's weights and those that may still be read.
     """
     acc, now, before = sums
@@ -101,8 +103,8 @@ def multiply_step(
     fence_async_shared()
     acc = warpgroup_mma(now, tokens[step % STAGES].slice(0, WIDTH).permute((1, 0)), acc, is_async=True)
     acc, before = warpgroup_mma_wait(1, deps=[acc, before])
-    if copies:
-        copy_step(ring, pointers, (step + STAGES - 2) % STAGES, step + STAGES - 2, WIDTH)
+    if COPY:
+        copy_step(ring, pointers, (step + STAGES - 2) % STAGES, step + STAGES - 2, WIDTH, copies)
     async_copy.commit_group()  # of nothing, perhaps: as many groups are pending in every step
     after = now
     if DECODE:
@@ -127,11 +129,11 @@ def multiply(ring, pointers, k_steps, WIDTH: gl.constexpr, STAGES: gl.constexpr,
     for start in range(0, k_steps - REST, STAGES):
         for step in gl.static_range(STAGES):
             copies = start + step + STAGES - 2 < k_steps
-            sums = multiply_step(ring, pointers, sums, copies, step, True, WIDTH, STAGES, mma)
+            sums = multiply_step(ring, pointers, sums, copies, step, True, True, WIDTH, STAGES, mma)
         x, packed, scale = pointers
         pointers = (x + STAGES * STEP, packed + STAGES * (STEP // 2), scale + STAGES * (STEP // 16))
     for step in gl.static_range(REST):
-        sums = multiply_step(ring, pointers, sums, False, step, step < REST - 1, WIDTH, STAGES, mma)
+        sums = multiply_step(ring, pointers, sums, None, step, False, step < REST - 1, WIDTH, STAGES, mma)
     acc, _, before = sums
     acc, _ = warpgroup_mma_wait(0, deps=[acc, before])
     gl.barrier()
