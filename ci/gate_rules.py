@@ -126,11 +126,19 @@ def _of_kernel(facts: Facts, launch: Launch) -> Iterator[str]:
     if rounded := set(facts.to_e4m3) - set(must.e4m3_from):
         allowed = " or ".join(must.e4m3_from) or "nothing"
         yield f"e4m3 is converted from {' and '.join(sorted(rounded))}, but should be from {allowed}"
-    if launch.kernel in (hopper.GATE_UP, hopper.DOWN) and facts.warpgroup_arrives != hopper.steps_in_code(launch):
-        found = f"{facts.warpgroup_arrives} times, but should {hopper.steps_in_code(launch)} times, once a step"
-        yield f"a warp group waits for its registers {found}: wgmma must not be taken apart"
+    if launch.kernel in (hopper.GATE_UP, hopper.DOWN):
+        yield from _of_hopper(facts, launch)
     if dict(launch.constexprs).get("SCALE_WORDS") and (waiting := _waiting(facts)):
         yield f"the loop waits for {waiting}, but should load scale words by cp.async"
+
+
+def _of_hopper(facts: Facts, launch: Launch) -> Iterator[str]:
+    steps, planned = hopper.steps_in_code(launch), hopper.shared_memory(launch)
+    if facts.warpgroup_arrives != steps:
+        found = f"{facts.warpgroup_arrives} times, but should {steps} times, once a step"
+        yield f"a warp group waits for its registers {found}: wgmma must not be taken apart"
+    if facts.shared_bytes != planned:
+        yield f"shared memory is {facts.shared_bytes:,} bytes, but should be {planned:,}, the ring's"
 
 
 def _waiting(facts: Facts) -> str:

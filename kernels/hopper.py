@@ -65,6 +65,12 @@ def steps_in_code(launch: Launch) -> int:
     return len(widths(launch.constexpr("BLOCK_M"))) * steps
 
 
+def shared_memory(launch: Launch) -> int:
+    """Bytes: the ring's. The result passes through a stage of it when all have been read."""
+    stage = 2 * K_UNIT * launch.constexpr("BLOCK_M") + (K_UNIT // 2 + K_UNIT // 16) * ROWS
+    return launch.constexpr("STAGES") * stage
+
+
 def widths(block_m: int) -> tuple[int, ...]:
     """How many routes a tile of a block may be for; as w4a16_hopper.widths_of, which this module cannot import."""
     return (64, 128, 256) if block_m == 256 else (block_m // 2, block_m)

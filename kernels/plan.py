@@ -48,7 +48,11 @@ class LayerPlan:
         See padding.py for the formula.
         """
         blocks = self.launch("list_blocks")
-        return padding.expected_ratio(self.shape, self.tokens, blocks.constexpr("BLOCK_M")) if blocks else 1.0
+        if not blocks:
+            return 1.0
+        block_m = blocks.constexpr("BLOCK_M")
+        widths = hopper.widths(block_m) if self.launch("interleave_k") else (block_m,)
+        return padding.expected_ratio(self.shape, self.tokens, *widths)
 
 
 @remembered
