@@ -1,7 +1,7 @@
 """What a change made of the binaries: this tree's launches against another revision's, by id."""
 
 from . import codegen, gate_elsewhere, gate_folders, gate_run
-from .gate_work import Outcome
+from .gate_outcome import Outcome
 from .gates import launch_id
 
 

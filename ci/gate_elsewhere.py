@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 
 from . import gate_folders, gate_run
-from .gate_work import Gate, Outcome
+from .gate_outcome import Gate, Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
 _OURS = ("environment.py", "gate_*.py")  # the rest of ci/, such as the list of launches, is the other tree's
