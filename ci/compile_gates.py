@@ -61,7 +61,7 @@ def _compared(triton: str, judged: list[Judged], options: argparse.Namespace) ->
     """What --diff has to say of one Triton."""
     if not options.diff:
         return []
-    lines = gate_diff.compared(options.diff, [each.outcome for each in judged], _settings(options))
+    lines = gate_diff.compared(options.diff, triton, [each.outcome for each in judged], _settings(options))
     return [f"Triton {triton}: {lines[0]}", *lines[1:]]
 
 

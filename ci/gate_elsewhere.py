@@ -39,9 +39,9 @@ def checked_out(revision: str, directory: Path) -> Path:
     return directory
 
 
-def listed(tree: Path) -> list[Gate]:
-    """All gates that `tree` lists. Raises NoGates."""
-    return _asked(tree, None)
+def listed(tree: Path, triton: str) -> list[Gate]:
+    """All gates that `tree` lists for that `triton` release. Raises NoGates."""
+    return _asked(tree, triton)
 
 
 def outcomes(tree: Path, gates: list[Gate], settings: gate_run.Settings) -> list[Outcome]:
@@ -64,10 +64,10 @@ def _asked(tree: Path, question: object):
 
 
 def _answer(question: object) -> list:
-    if question is None:
+    if isinstance(question, str):
         from .gates import launches
 
-        return list(launches())
+        return list(launches(question))
     return gate_run.run(*question)
 
 

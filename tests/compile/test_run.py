@@ -218,11 +218,17 @@ def test_a_comparison_says_what_differs_and_in_how_many(tmp_path):
     assert gate_diff.explained("main", here, here) == ["same SASS in 2 of 2 launches since main"]
     lost = [replace(each, facts=None, error="no") for each in here]
     assert "  does not compile any more:" in gate_diff.explained("main", here, lost)
+    neither = gate_diff.explained("main", lost, [lost[0], here[1]])
+    assert neither[0] == "same SASS in 0 of 1 launches since main, 1 compile in neither; 1 differ:"
+    assert neither[1] == "  did not compile:"
     assert "2 launches were not there:" in gate_diff.explained("main", [], here)
 
 
-def test_the_launches_of_another_tree_are_those_that_it_lists(tmp_path):
-    assert gate_elsewhere.listed(copied(tmp_path / "tree")) == list(gates.launches())
+def test_the_launches_of_another_tree_are_those_that_it_lists_for_a_release(tmp_path):
+    tree = copied(tmp_path / "tree")
+    for triton in ("3.6.0", "3.8.0"):
+        assert gate_elsewhere.listed(tree, triton) == list(gates.launches(triton))
+    assert gates.launches("3.6.0") != gates.launches("3.8.0")
 
 
 def test_a_revision_that_does_not_exist_is_refused(tmp_path):
