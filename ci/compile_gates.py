@@ -23,8 +23,8 @@ from ..kernels.releases import TRITONS
 from . import gate_amd, gate_cache, gate_choice, gate_diff, gate_golden, gate_report, gate_run, gates
 from .gate_elsewhere import NoGates
 from .gate_known import verdict
+from .gate_outcome import Gate, Outcome
 from .gate_report import Judged
-from .gate_work import Gate, Outcome
 from .golden_file import Refused
 
 SLOW_LINE = 10  # seconds between lines of progress where there is no terminal
@@ -36,6 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
     seconds: dict[str, float] = {}
     notes: list[str] = []
     try:
+        gate_golden.check_files([triton for triton, _ in _tritons(options)])
+        if options.record:
+            gate_golden.commit()
         for triton, packages in _tritons(options):
             start = time.perf_counter()
             with _packages(packages):
@@ -48,6 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (Refused, NoGates) as refusal:
         print(f"refused: {refusal}", file=sys.stderr)
         return 1
+    gate_report.write_logs(judged)
     _write(judged, seconds, options)
     print("\n".join([gate_report.text(judged, seconds), *notes]))
     return 1 if any(each.verdict in gate_report.RED for each in judged) else 0
@@ -57,7 +61,7 @@ def _compared(triton: str, judged: list[Judged], options: argparse.Namespace) ->
     """What --diff has to say of one Triton."""
     if not options.diff:
         return []
-    lines = gate_diff.compared(options.diff, [each.outcome for each in judged], _settings(options))
+    lines = gate_diff.compared(options.diff, triton, [each.outcome for each in judged], _settings(options))
     return [f"Triton {triton}: {lines[0]}", *lines[1:]]
 
 

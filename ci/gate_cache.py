@@ -1,4 +1,4 @@
-"""Facts of launches that were compiled before, found by everything that they depend on.
+"""Facts of launches that were compiled before, and known failures, found by everything that they depend on.
 
 One small JSON file a launch. A file appears whole or not at all, is believed only with its own digest, and is never
 changed: runs beside each other, a run that was killed, a full disk and a damaged file cost time, nothing else.
@@ -40,6 +40,11 @@ def key(launch: Launch, capability: Capability, head: Capability | None = None) 
     return hashlib.sha256(repr((*parts, _toolchain(capability))).encode()).hexdigest()
 
 
+def failure_key(launch: Launch, capability: Capability) -> str:
+    """As of the facts, and of the launch's name, which the text of a failure has."""
+    return hashlib.sha256(f"{key(launch, capability)} {launch.label}".encode()).hexdigest()
+
+
 @cache
 def _toolchain(capability: Capability) -> tuple:
     import triton
@@ -58,20 +63,38 @@ class Cache:
 
     def get(self, key: str) -> Facts | None:
         """None for what is not there, cannot be read or is damaged."""
-        if self.directory is None:
-            return None
+        values = self._get(key, "facts")
         try:
-            entry = json.loads(self._path(key).read_text(encoding="utf-8"))
-            return Facts.from_json(entry["facts"]) if entry["digest"] == _digest(key, entry["facts"]) else None
-        except (OSError, ValueError, KeyError, TypeError):
+            return Facts.from_json(values) if isinstance(values, dict) else None
+        except (ValueError, TypeError):
             return None
 
     def put(self, key: str, facts: Facts) -> None:
         """Keeps `facts`, or says on stderr why not."""
+        self._put(key, "facts", facts.as_json())
+
+    def get_failure(self, key: str) -> str | None:
+        """As `get`, of why a launch does not compile."""
+        error = self._get(key, "failure")
+        return error if isinstance(error, str) else None
+
+    def put_failure(self, key: str, error: str) -> None:
+        """As `put`. For what fails in the same way each time."""
+        self._put(key, "failure", error)
+
+    def _get(self, key: str, name: str) -> object:
+        if self.directory is None:
+            return None
+        try:
+            entry = json.loads(self._path(key).read_text(encoding="utf-8"))
+            return entry[name] if entry["digest"] == _digest(key, entry[name]) else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _put(self, key: str, name: str, value: object) -> None:
         if self.directory is None:
             return
-        values = facts.as_json()
-        text = json.dumps({"digest": _digest(key, values), "facts": values}, sort_keys=True)
+        text = json.dumps({"digest": _digest(key, value), name: value}, sort_keys=True)
         try:
             self._write(self._path(key), text)
         except OSError as error:
@@ -94,5 +117,5 @@ class Cache:
             raise
 
 
-def _digest(key: str, values: dict) -> str:
-    return hashlib.sha256((key + json.dumps(values, sort_keys=True)).encode()).hexdigest()
+def _digest(key: str, value: object) -> str:
+    return hashlib.sha256((key + json.dumps(value, sort_keys=True)).encode()).hexdigest()

@@ -8,7 +8,8 @@ from ..contract.gpus import Gpu
 from ..contract.shapes import CHECKPOINTS, LayerShape
 from ..kernels.launch import Launch
 from ..kernels.plan import LayerPlan, plan_layer
-from .gate_work import Gate, length
+from .gate_outcome import Gate
+from .gate_work import length
 from .gates import DEFAULT_TRITON, is_size, launches, planning_triton, tile_name
 from .plans import CARDS, TOKENS
 

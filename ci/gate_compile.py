@@ -22,6 +22,7 @@ from ..kernels.launch import Launch, device_function
 from . import gate_folders
 from .environment import code_changing
 from .gate_facts import Capability, Facts, GateError, facts_of
+from .gate_said import Said, excerpt, keep_aside
 
 FAMILIES: tuple[tuple[Capability, ...], ...] = (
     ((8, 0),),  # apart from sm_86: Triton turns off a pass of LLVM for it
@@ -183,26 +184,41 @@ class Child:
     """A child process that calls functions, so that an assertion inside the compiler is a GateError too.
 
     It stays for the next call, as importing Triton takes longer than compiling a small kernel, and ends with its
-    parent. After a crash the next call gets another.
+    parent. After a crash the next call gets another. What the compiler says is kept aside: see `said`.
     """
 
     def __init__(self):
         self._pool: ProcessPoolExecutor | None = None
+        self._files = contextlib.ExitStack()
+        self._log, self._heard, self._said = Said(), 0, ""
 
     def call(self, where: str, function, *arguments):
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_end_with_parent)
+            self._start()
+        self._heard = self._log.length()
         try:
             return self._pool.submit(function, *arguments).result()
         except BrokenProcessPool as error:
+            self._said = self._log.since(self._heard)
             self.close()
-            message = f"{where}: the compiler ended its process, but should compile; it may have said why"
-            raise GateError(message) from error
+            wrong = GateError(f"{where}: the compiler ended its process, but should compile")
+            wrong.add_note("\n".join(excerpt(self._said)))
+            raise wrong from error
+
+    def said(self) -> str:
+        """What the compiler said in the call that last ended the process."""
+        return self._said
+
+    def _start(self) -> None:
+        self._log = Said(self._files.enter_context(gate_folders.folder()) / "said")
+        options = {"mp_context": get_context("spawn"), "initializer": _start_child, "initargs": (self._log.path,)}
+        self._pool = ProcessPoolExecutor(1, **options)
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+        self._files.close()
 
 
 _child = Child()
@@ -211,6 +227,11 @@ _child = Child()
 def compile_in_child(launch: Launch, capability: Capability) -> Facts:
     """`compile_launch` in a child process. Under pytest-xdist every worker has its own."""
     return _child.call(f"{launch.label} on {arch_name(capability)}", compile_launch, launch, capability)
+
+
+def _start_child(log: Path) -> None:
+    keep_aside(log)
+    _end_with_parent()
 
 
 def _end_with_parent() -> None:

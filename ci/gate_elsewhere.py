@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 
 from . import gate_folders, gate_run
-from .gate_work import Gate, Outcome
+from .gate_outcome import Gate, Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
 _OURS = ("environment.py", "gate_*.py")  # the rest of ci/, such as the list of launches, is the other tree's
@@ -39,9 +39,9 @@ def checked_out(revision: str, directory: Path) -> Path:
     return directory
 
 
-def listed(tree: Path) -> list[Gate]:
-    """All gates that `tree` lists. Raises NoGates."""
-    return _asked(tree, None)
+def listed(tree: Path, triton: str) -> list[Gate]:
+    """All gates that `tree` lists for that `triton` release. Raises NoGates."""
+    return _asked(tree, triton)
 
 
 def outcomes(tree: Path, gates: list[Gate], settings: gate_run.Settings) -> list[Outcome]:
@@ -64,10 +64,10 @@ def _asked(tree: Path, question: object):
 
 
 def _answer(question: object) -> list:
-    if question is None:
+    if isinstance(question, str):
         from .gates import launches
 
-        return list(launches())
+        return list(launches(question))
     return gate_run.run(*question)
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from . import codegen
 from .gate_compile import arch_name
 from .gate_facts import Capability
-from .gate_known import known_failure
-from .gate_work import Outcome
+from .gate_known import Known, known_failure
+from .gate_outcome import Outcome
+from .gate_said import excerpt
 from .gates import launch_id, launches
 
 RED = ("failed", "unexpected pass", "changed")
+LOGS = Path("build/compile-gates")  # in the folder where the gates run: what compilers said of red gates
 MARKDOWN_FAILURES = 50  # GitHub cuts a summary off that is over 1 MiB
 
 
@@ -31,9 +33,20 @@ class Judged:
         return launch_id(self.outcome.capability, self.outcome.launch).split("-", 1)[1]
 
     @property
+    def known(self) -> Known | None:
+        """The line of the known failures that it is in."""
+        return known_failure(self.outcome.capability, self.outcome.launch, self.triton)
+
+    @property
     def repro(self) -> str:
         arch = arch_name(self.outcome.capability).removeprefix("sm_")
         return f"nox -s compile-gates -- --launch {self.id} --arch {arch} --triton {self.triton}"
+
+    @property
+    def log(self) -> Path | None:
+        """The file for what the compiler said, if it said anything and the gate is red."""
+        arch = arch_name(self.outcome.capability)
+        return LOGS / f"{self.triton}-{arch}-{self.id}.log" if self.verdict in RED and self.outcome.said else None
 
 
 def text(judged: list[Judged], seconds: dict[str, float]) -> str:
@@ -47,14 +60,33 @@ def _failures(judged: list[Judged]) -> list[str]:
     lines = []
     for each in judged:
         if each.verdict in RED:
-            error = each.error or f"passes, but is known to fail: {known_failure(each.outcome, each.triton).reason}"
-            lines += [f"{each.verdict.upper()}: {error}", f"    {each.repro}"]
+            lines += [*_failure(each), *_said(each)]
     return lines
 
 
+def _failure(each: Judged) -> tuple[str, str]:
+    """What is wrong, and the command that repeats it."""
+    error = each.error or f"passes, but is known to fail: {each.known.reason}"
+    return f"{each.verdict.upper()}: {error}", f"    {each.repro}"
+
+
+def _said(each: Judged) -> list[str]:
+    """What the compiler said, in short, and where the whole of it is."""
+    lines = [f"    | {line}" for line in excerpt(each.outcome.said)]
+    return [*lines, f"    | all of it: {each.log}"] if each.log else []
+
+
+def write_logs(judged: list[Judged]) -> None:
+    """What compilers said of red gates, a file each."""
+    for each in judged:
+        if each.log:
+            LOGS.mkdir(parents=True, exist_ok=True)
+            each.log.write_text(each.outcome.said, encoding="utf-8")
+
+
 def _known(judged: list[Judged]) -> list[str]:
-    lines = Counter(known_failure(each.outcome, each.triton) for each in judged if each.verdict == "known")
-    return [f"known: {count} gates: Triton {', '.join(k.tritons)}: {k.reason} ({k.link})" for k, count in lines.items()]
+    lines = Counter(each.known for each in judged if each.verdict == "known")
+    return [f"known: {count} gates: Triton {', '.join(known.tritons)}: {known.why}" for known, count in lines.items()]
 
 
 def _tools(judged: list[Judged]) -> list[str]:
@@ -105,9 +137,9 @@ def _totals(judged: list[Judged], seconds: dict[str, float]) -> list[str]:
 
 def markdown(judged: list[Judged], seconds: dict[str, float]) -> str:
     """The report for a summary page: failures first, the first MARKDOWN_FAILURES of them."""
-    lines = _failures(judged)
-    shown = [f"- {line}" if not line.startswith(" ") else f"  `{line.strip()}`" for line in lines]
-    more = len(lines) // 2 - MARKDOWN_FAILURES
+    failures = [_failure(each) for each in judged if each.verdict in RED]
+    shown = [line for error, repro in failures for line in (f"- {error}", f"  `{repro.strip()}`")]
+    more = len(failures) - MARKDOWN_FAILURES
     head, *rows = [f"| {' | '.join(cells)} |" for cells in table(judged)]
     return "\n".join(
         [
@@ -141,7 +173,7 @@ def write_junit(path: Path, judged: list[Judged]) -> None:
             failure = xml.SubElement(case, "failure", message=each.error or each.verdict)
             failure.text = each.repro
         elif each.verdict == "known":
-            xml.SubElement(case, "skipped", type="expected", message=known_failure(each.outcome, each.triton).reason)
+            xml.SubElement(case, "skipped", type="expected", message=each.known.reason)
     root = xml.Element("testsuites")
     root.append(suite)
     xml.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)

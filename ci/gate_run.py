@@ -11,7 +11,8 @@ from ..kernels.launch import Launch
 from . import gate_folders
 from .gate_compile import FAMILIES, Child
 from .gate_facts import Capability, GateError
-from .gate_work import Gate, Outcome, family_outcomes, length, where
+from .gate_outcome import Gate, Outcome
+from .gate_work import family_outcomes, length, where
 
 Group = list[Gate]  # one launch, on capabilities of one family
 Proved = tuple[Capability, str, str | None]  # of which kernel and instruction one launch stands for the others
@@ -127,7 +128,7 @@ class _Pool:
             return self.own.child.call(where(group[0]), family_outcomes, group, sharing, self.settings.directory)
         except GateError as error:
             if len(group) == 1:
-                return [Outcome(*group[0], None, str(error))]
+                return [Outcome(*group[0], None, str(error), said=self.own.child.said())]
             return [outcome for gate in group for outcome in self._compiled([gate], frozenset())]
 
     def close(self) -> None:

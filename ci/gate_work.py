@@ -1,7 +1,6 @@
 """What a child process does of the compile gates: one launch on the architectures of one family."""
 
 import time
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
@@ -9,20 +8,9 @@ from ..kernels.launch import Launch
 from . import gate_cache
 from .gate_compile import Binary, arch_name, assembled, binary_of, facts_of_binary
 from .gate_facts import Capability, Facts, GateError
-
-Gate = tuple[Capability, Launch]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one gate: `facts`, or the `error` that says why there are none."""
-
-    capability: Capability
-    launch: Launch
-    facts: Facts | None
-    error: str = ""
-    seconds: float = 0.0
-    reused: bool = False
+from .gate_known import Known, known_failure
+from .gate_outcome import Gate, Outcome
+from .gate_said import SAID
 
 
 class Family:
@@ -37,12 +25,15 @@ class Family:
         return [self._outcome(*gate) for gate in self.gates]
 
     def _outcome(self, capability: Capability, launch: Launch) -> Outcome:
-        start = time.perf_counter()
+        start, before = time.perf_counter(), SAID.length()
         try:
+            if kept := _kept_failure(self.cache, capability, launch):
+                return Outcome(capability, launch, None, kept, time.perf_counter() - start, reused=True)
             facts, reused = self._facts(capability, launch)
         except Exception as error:  # also of a kernel's module that this Triton cannot import
             text = str(error) if isinstance(error, GateError) else f"{where((capability, launch))}: {error!r}"
-            return Outcome(capability, launch, None, text, time.perf_counter() - start)
+            _keep_failure(self.cache, capability, launch, error)
+            return Outcome(capability, launch, None, text, time.perf_counter() - start, said=SAID.since(before))
         return Outcome(capability, launch, facts, "", time.perf_counter() - start, reused)
 
     def _facts(self, capability: Capability, launch: Launch) -> tuple[Facts, bool]:
@@ -64,6 +55,27 @@ class Family:
         if self.head_binary is None:
             self.head_binary = binary_of(launch, self.head)
         return assembled(launch, self.head_binary, self.head, capability)
+
+
+def _kept_failure(cache: gate_cache.Cache, capability: Capability, launch: Launch) -> str:
+    """Why this gate did not compile before, empty if it is to be compiled."""
+    return (cache.get_failure(gate_cache.failure_key(launch, capability)) or "") if _known(capability, launch) else ""
+
+
+def _keep_failure(cache: gate_cache.Cache, capability: Capability, launch: Launch, error: Exception) -> None:
+    """Keeps why a gate does not compile, where the table says that it does not, and why.
+
+    Nothing else is kept: a full disk, a signal or too little memory fail in many words, and not the next time.
+    """
+    known = _known(capability, launch)
+    if known and isinstance(error, GateError) and known.explains(str(error), compiled=False):
+        cache.put_failure(gate_cache.failure_key(launch, capability), str(error))
+
+
+def _known(capability: Capability, launch: Launch) -> Known | None:
+    from triton import __version__
+
+    return known_failure(capability, launch, __version__)
 
 
 def family_outcomes(gates: list[Gate], sharing: frozenset[Capability], directory: Path | None) -> list[Outcome]:

@@ -215,7 +215,7 @@ def _choices(gpu: Gpu, name: str, hidden: int, intermediate: int) -> tuple[tuple
     found = []
     for least, tile in steps_of(gpu, variant):
         here = replace(variant, scale_words=True) if words and tile.block_m == words.block_m else variant
-        tiles = (for_gemm(tile, k, variant, words) for k in (hidden, intermediate))
+        tiles = (for_gemm(gpu, tile, k, variant, words) for k in (hidden, intermediate))
         found.append((least, here, tuple(tiles)))
     return tuple(found)
 

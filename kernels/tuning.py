@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from ..contract.gpu_names import DATA_CENTER, GEFORCE, H20, ORIN, RTX_PRO, SpeedClass, speed_class
-from ..contract.gpus import Gpu, is_known
-from .tiles import Tile, most_block_m
+from ..contract.gpus import Gpu, architecture, is_known
+from .tiles import Tile, matrix_instruction, most_block_m
 from .variants import DEFAULT, VARIANTS, WORD_K, Variant
 
 Steps = tuple[tuple[int, Tile], ...]  # (at least so many tokens per expert, tile), the largest first
@@ -125,12 +125,22 @@ def block_m_steps(gpu: Gpu, variant: Variant) -> tuple[tuple[int, int], ...]:
     return tuple((least, tile.block_m) for least, tile in steps_of(gpu, variant))
 
 
-def for_gemm(tile: Tile, k: int, variant: Variant, words: ScaleWords | None = None) -> Tile:
-    """`tile` as a GEMM over `k` has it. `words` are those that the tuning of the default kernel turns on."""
+def for_gemm(gpu: Gpu, tile: Tile, k: int, variant: Variant, words: ScaleWords | None = None) -> Tile:
+    """`tile` as a GEMM over `k` has it on `gpu`. `words` are those that the tuning of the default kernel turns on."""
     if variant.two_dots:
-        return tile
+        return replace(tile, num_stages=2) if k % 32 and _spills_in_three_stages(gpu, tile, variant) else tile
     if k % 32:  # one tile on all cards: no published layer has such a K, and each tile is more to gate
         return Tile(tile.block_m, block_kb=RAGGED_BLOCK_KB)
     if words and tile.block_m == words.block_m and k >= words.long_k and k % WORD_K == 0:
         return replace(tile, num_warps=words.warps)
     return tile
+
+
+def _spills_in_three_stages(gpu: Gpu, tile: Tile, variant: Variant) -> bool:
+    """Whether two dots on a ragged K take too many registers.
+
+    With 3 stages the pair form's gate_up spills 16 bytes on sm_80, 86 and 89 with Triton 3.6.0, 8 bytes on the latter
+    two with 3.9.0. With 2, neither form spills under any release on an architecture without wgmma. All of these have
+    the one tile, whatever the release.
+    """
+    return tile.block_m >= 64 and matrix_instruction(tile, architecture(gpu), variant) == "mma.sync"

@@ -7,7 +7,6 @@ import pytest
 
 from nvfp4_suite.ci import gates
 from nvfp4_suite.ci.gate_known import known_failure
-from nvfp4_suite.ci.gate_work import Outcome
 from nvfp4_suite.ci.plans import CARDS
 from nvfp4_suite.contract.gpus import ARCHITECTURES, CATALOG, PORTABLE, Gpu
 from nvfp4_suite.contract.kernel import ACTIVATIONS, DTYPES
@@ -148,7 +147,7 @@ def test_a_release_without_the_native_dot_gates_one_that_must_fail(triton):
             native = [gate for gate in gates.launches(triton) if gate[0] == gpu.capability and _is_native(gate[1])]
             assert {launch.stage for _, launch in native} == {"gate_up", "down"}
             for gate in native:
-                assert known_failure(Outcome(*gate, None), triton).instruction == f"*{w4a4.FP4_KIND}"
+                assert known_failure(*gate, triton).instruction == f"*{w4a4.FP4_KIND}"
 
 
 def _is_native(launch) -> bool:

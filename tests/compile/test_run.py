@@ -1,4 +1,4 @@
-"""A run of the gates: crashes, PTX that is shared, verdicts, the report, golden/codegen/ and comparisons."""
+"""A run of the gates: crashes, PTX that is shared, verdicts, the report and comparisons."""
 
 import os
 import signal
@@ -6,26 +6,22 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as xml
-from argparse import Namespace
 from dataclasses import replace
 
 import pytest
 
 from nvfp4_suite.ci import (
-    codegen,
     compile_gates,
     gate_diff,
     gate_elsewhere,
-    gate_golden,
     gate_report,
     gate_run,
     gate_work,
     gates,
 )
-from nvfp4_suite.ci.gate_known import Known, verdict
+from nvfp4_suite.ci.gate_outcome import Outcome
 from nvfp4_suite.ci.gate_report import Judged
 from nvfp4_suite.ci.gate_run import Settings
-from nvfp4_suite.ci.gate_work import Outcome
 from nvfp4_suite.contract.gpus import Gpu
 from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels.plan import plan_layer
@@ -141,31 +137,6 @@ def _children_of(parent: int) -> list[str]:
 FAILING = Outcome(
     (11, 0), LAUNCH, None, "sum_routes on sm_110 does not compile, but should: Value 'sm_110a' is not known"
 )
-TABLE = (
-    Known(("3.6.0",), ((11, 0),), "*", "no such pass", "a dot", "https://example.org", "*kind::mxf4nvf4"),
-    Known(("3.6.0",), ((11, 0),), "pointwise.*", "Value 'sm_110", "an old assembler", "https://example.org"),
-)
-NATIVE = replace(FAILING, launch=replace(LAUNCH, instruction="tcgen05 kind::mxf4nvf4"))
-
-
-@pytest.mark.parametrize(
-    ("outcome", "error", "triton", "expected"),
-    [
-        (FAILING, FAILING.error, "3.6.0", "known"),
-        (FAILING, FAILING.error, "3.8.0", "failed"),
-        (FAILING, "it spills", "3.6.0", "failed"),
-        (FAILING, "", "3.6.0", "unexpected pass"),
-        (FAILING, "", "3.8.0", "passed"),
-        (replace(FAILING, capability=(10, 0)), FAILING.error, "3.6.0", "failed"),
-        (replace(FAILING, launch=replace(LAUNCH, kernel="gemm.g")), FAILING.error, "3.6.0", "failed"),
-        (NATIVE, "no such pass", "3.6.0", "known"),
-        (NATIVE, FAILING.error, "3.6.0", "failed"),
-        (NATIVE, "", "3.6.0", "unexpected pass"),
-        (FAILING, "no such pass", "3.6.0", "failed"),
-    ],
-)
-def test_only_what_the_table_says_is_known_to_fail(outcome, error, triton, expected):
-    assert verdict(outcome, error, triton, TABLE) == expected
 
 
 @pytest.fixture(scope="module")
@@ -235,46 +206,6 @@ def test_another_triton_than_the_installed_one_is_refused(capsys):
     assert "Triton 3.9.0 should be here, but 3." in capsys.readouterr().err
 
 
-def test_facts_that_changed_since_they_were_recorded_are_red(passing, monkeypatch, tmp_path):
-    monkeypatch.setattr(gate_golden, "CODEGEN", tmp_path)
-    recorded = gate_golden._lines(passing)
-    key = min(recorded)
-    (tmp_path / "codegen.schema.json").write_text((ROOT / "golden/codegen/codegen.schema.json").read_text())
-    codegen.write(tmp_path / "3.8.0.json", "3.8.0", recorded, [])
-    assert [each.verdict for each in gate_golden.against_record("3.8.0", passing)] == ["passed"] * 2
-    assert gate_golden.unrecorded(passing) == []
-    was = recorded[key].replace("registers=", "registers=1")
-    codegen.write(tmp_path / "3.8.0.json", "3.8.0", {key: was}, [])
-    changed, other = sorted(gate_golden.against_record("3.8.0", passing), key=lambda each: each.verdict)
-    assert (changed.verdict, other.verdict) == ("changed", "passed")
-    assert (
-        changed.error == f"{key[1]}: registers 1{changed.outcome.facts.registers} -> {changed.outcome.facts.registers}"
-    )
-    assert "has nothing of 1 gates of Triton 3.8.0" in gate_golden.unrecorded(passing)[0]
-
-
-def test_recorded_facts_change_with_a_reason_only(passing):
-    found = gate_golden._lines(passing)
-    known = {name for _, name in found}
-    recorded = {key: line.replace("sass=", "sass=0") for key, line in found.items()} | {
-        ("ptxas 1", "gone"): "target=sm_90"
-    }
-    rules = {"known": known, "commit": "c" * 40}
-    with pytest.raises(codegen.Refused, match=r"only with --reason TEXT:\nsm_120-.*: sass"):
-        codegen.merged(recorded, found, [], reason=None, **rules)
-    with pytest.raises(codegen.Refused, match="only where a recorded line changes"):
-        codegen.merged({}, found, [], reason="why", **rules)
-    lines, changes = codegen.merged(recorded, found, [], reason="why", **rules)
-    assert (lines, changes[0]["reason"], len(changes[0]["difference"])) == (found, "why", 2)
-
-
-def test_red_gates_are_not_recorded(judged, monkeypatch):
-    monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr(gate_golden.provenance, "clean_commit", lambda root: "c" * 40)
-    with pytest.raises(codegen.Refused, match="1 gates are red, but all should hold"):
-        gate_golden.record(judged, Namespace(reason=None))
-
-
 def test_a_comparison_says_what_differs_and_in_how_many(tmp_path):
     right = "total = tl.zeros((BLOCK,), tl.float32)"
     tree = planted(tmp_path / "tree", "pointwise.py", right, right.replace("zeros((BLOCK,)", "full((BLOCK,), 1.0"))
@@ -287,11 +218,17 @@ def test_a_comparison_says_what_differs_and_in_how_many(tmp_path):
     assert gate_diff.explained("main", here, here) == ["same SASS in 2 of 2 launches since main"]
     lost = [replace(each, facts=None, error="no") for each in here]
     assert "  does not compile any more:" in gate_diff.explained("main", here, lost)
+    neither = gate_diff.explained("main", lost, [lost[0], here[1]])
+    assert neither[0] == "same SASS in 0 of 1 launches since main, 1 compile in neither; 1 differ:"
+    assert neither[1] == "  did not compile:"
     assert "2 launches were not there:" in gate_diff.explained("main", [], here)
 
 
-def test_the_launches_of_another_tree_are_those_that_it_lists(tmp_path):
-    assert gate_elsewhere.listed(copied(tmp_path / "tree")) == list(gates.launches())
+def test_the_launches_of_another_tree_are_those_that_it_lists_for_a_release(tmp_path):
+    tree = copied(tmp_path / "tree")
+    for triton in ("3.6.0", "3.8.0"):
+        assert gate_elsewhere.listed(tree, triton) == list(gates.launches(triton))
+    assert gates.launches("3.6.0") != gates.launches("3.8.0")
 
 
 def test_a_revision_that_does_not_exist_is_refused(tmp_path):

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from nvfp4_suite.ci import gate_elsewhere, gates
+from nvfp4_suite.ci.gate_outcome import Outcome
 from nvfp4_suite.ci.gate_run import Settings
-from nvfp4_suite.ci.gate_work import Outcome
 from nvfp4_suite.kernels.launch import Launch
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -56,7 +56,12 @@ def test_a_recorder_that_is_killed_while_it_writes_loses_nothing(folder, name, a
             shutil.copy(TREE / "golden" / each, folder)
     if name.startswith("codegen"):
         shutil.copytree(TREE / "golden" / "codegen", folder / "codegen")
-        codegen.write(path, "3.8.0", {("ptxas 12.9", f"sm_90-{one}"): "target=sm_90a registers=8" for one in "ab"}, [])
+        codegen.write(
+            path,
+            "3.8.0",
+            {("ptxas 12.9", f"sm_90-{one}"): "ptx=1 registers=8 sass=1 target=sm_90a" for one in "ab"},
+            [],
+        )
     before = path.read_bytes()
     killed = subprocess.run([sys.executable, "-c", KILLED, path, at], cwd=TREE, stderr=subprocess.PIPE, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr

@@ -1,6 +1,7 @@
 """What dispatch makes of the variants of the prefill kernel, and where one of them cannot have what it is named for."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -144,6 +145,16 @@ def test_two_dots_take_no_step_of_16_bytes(kernel):
     with pytest.raises(ValueError, match="override's block_kb is 16, but should be a power of two of at least 32"):
         _gemm(kernel, override=Tile(32, block_kb=16))
     assert _gemm(kernel, shape=RAGGED).constexpr("BLOCK_KB") == 32
+
+
+@pytest.mark.parametrize("gpu", [*CATALOG, PORTABLE, UNKNOWN], ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("kernel", TWO_DOTS)
+def test_two_dots_of_64_rows_on_a_ragged_k_have_fewer_stages_where_more_would_spill(kernel, gpu):
+    """With Triton 3.6.0 and 3.9.0 on sm_80, 86 and 89 (compile gates); wgmma, which has digests recorded, has three."""
+    for tokens, shape in product((1, 32768), (RAGGED, LayerShape(256, 8, 2048, 512))):
+        launch = _gemm(kernel, gpu, shape, tokens)
+        many = (launch.instruction, launch.constexpr("BLOCK_M"), shape) == ("mma.sync", 64, RAGGED)
+        assert launch.num_stages == (2 if many else 3)
 
 
 @every_variant

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from nvfp4_suite.ci import exact
+from nvfp4_suite.ci import codegen, exact
 from nvfp4_suite.ci import recorded as real
 from nvfp4_suite.ci.report import goldens
 
@@ -55,7 +55,7 @@ def test_a_real_valued_digest_that_changed_is_told_with_what_differed_beside_it(
 
 def test_code_that_changed_is_told_by_its_triton(golden):
     change = {"commit": "c" * 40, "difference": ["sm_90-x: registers 1 -> 2"], "reason": "a new loop"}
-    document = {"assemblers": {"ptxas 12.9": {"sm_90-x": "target=sm_90a"}}, "changes": [change], "count": 1}
+    document = codegen.document("3.8.0", {("ptxas 12.9", "sm_90-x"): "target=sm_90a"}, [change])
     (golden / "codegen" / "3.8.0.json").write_text(json.dumps(document))
     found = goldens.read(golden)
     assert "1 launches as Triton 3.8.0 compiles them" in found.counts
