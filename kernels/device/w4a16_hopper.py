@@ -56,7 +56,7 @@ def allocate_ring(x, scale, BLOCK_M: gl.constexpr, STAGES: gl.constexpr):
     tokens, codes, scales = (), (), ()
     for _ in gl.static_range(STAGES):
         tokens += (gl.allocate_shared_memory(x.dtype.element_ty, [BLOCK_M, STEP], swizzled),)
-        codes += (gl.allocate_shared_memory(gl.uint8, [ROWS, STEP // 2], flat),)
+        codes += (gl.allocate_shared_memory(gl.int32, [ROWS, STEP // 8], flat),)
         scales += (gl.allocate_shared_memory(scale.dtype.element_ty, [ROWS, STEP // 16], flat),)
     return tokens, codes, scales
 
@@ -67,14 +67,14 @@ def copy_step(ring, pointers, slot: gl.constexpr, ahead: gl.constexpr, WIDTH: gl
     tokens, codes, scales = ring
     x, packed, scale = pointers
     async_copy.async_load(tokens[slot].slice(0, WIDTH), x + ahead * STEP, mask)
-    async_copy.async_load(codes[slot], packed + ahead * (STEP // 2), mask)
+    async_copy.async_load(codes[slot], packed + ahead * (STEP // 8), mask)
     async_copy.async_load(scales[slot], scale + ahead * (STEP // 16), mask)
 
 
 @gluon.jit
 def decode_step(ring, slot: gl.constexpr, dtype: gl.constexpr, mma: gl.constexpr):
     _, codes, scales = ring
-    words = codes[slot]._reinterpret(gl.int32, [ROWS, 4, 2], gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0]))
+    words = codes[slot].reshape([ROWS, 4, 2])
     return decode(words, scales[slot], dtype, decoded_layout(gl.num_warps()), gl.DotOperandLayout(0, mma, 2))
 
 
@@ -131,7 +131,7 @@ def multiply(ring, pointers, k_steps, WIDTH: gl.constexpr, STAGES: gl.constexpr,
             copies = start + step + STAGES - 2 < k_steps
             sums = multiply_step(ring, pointers, sums, copies, step, True, True, WIDTH, STAGES, mma)
         x, packed, scale = pointers
-        pointers = (x + STAGES * STEP, packed + STAGES * (STEP // 2), scale + STAGES * (STEP // 16))
+        pointers = (x + STAGES * STEP, packed + STAGES * (STEP // 8), scale + STAGES * (STEP // 16))
     for step in gl.static_range(REST):
         sums = multiply_step(ring, pointers, sums, None, step, False, step < REST - 1, WIDTH, STAGES, mma)
     acc, _, before = sums
@@ -171,7 +171,7 @@ def sums_of(
     N, k_steps, routes, rows_per_input = sizes
     warps: gl.constexpr = gl.num_warps()
     of_x: gl.constexpr = rows_layout(warps)
-    of_codes: gl.constexpr = gl.BlockedLayout([1, 16], [16, 2], [warps, 1], [1, 0])
+    of_codes: gl.constexpr = gl.BlockedLayout([1, 4], [16, 2], [warps, 1], [1, 0])
     of_scales: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [warps, 1], [1, 0])
 
     route = gl.load(slots + gl.arange(0, WIDTH, gl.SliceLayout(1, of_x)))
@@ -179,7 +179,8 @@ def sums_of(
     row = (route // rows_per_input).to(gl.int64)
     x += row[:, None] * (k_steps * STEP) + gl.arange(0, STEP, gl.SliceLayout(0, of_x))[None, :]
     row = first_row + weight_rows(gl.arange(0, ROWS, gl.SliceLayout(1, of_codes)), tile, N, GATED)
-    packed += row[:, None] * (k_steps * (STEP // 2)) + gl.arange(0, STEP // 2, gl.SliceLayout(0, of_codes))[None, :]
+    packed = packed.to(gl.pointer_type(gl.int32), bitcast=True)  # a word has eight codes
+    packed += row[:, None] * (k_steps * (STEP // 8)) + gl.arange(0, STEP // 8, gl.SliceLayout(0, of_codes))[None, :]
     row = first_row + weight_rows(gl.arange(0, ROWS, gl.SliceLayout(1, of_scales)), tile, N, GATED)
     scale += row[:, None] * (k_steps * (STEP // 16)) + gl.arange(0, STEP // 16, gl.SliceLayout(0, of_scales))[None, :]
     return multiply(ring, (x, packed, scale), k_steps, WIDTH, STAGES, REST, mma)
