@@ -35,6 +35,16 @@ SOURCE = "ours, one H200"
 UNITS, LEAST_K = (ROWS, ROWS // 2), 4 * K_UNIT
 
 
+def k_of_position(position: int) -> int:
+    """Which k stands at a position of interleaved activations.
+
+    Of each 64 it is 16 t + 8 h + 4 j + s at 16 s + 8 h + 2 t + j. So a thread of wgmma, t of four, finds 16 consecutive
+    k of a row of weights in the four instructions s of a step.
+    """
+    s, h, t, j = position // 16 % 4, position // 8 % 2, position // 2 % 4, position % 2
+    return position // 64 * 64 + 16 * t + 8 * h + 4 * j + s
+
+
 def lacks(gpu: Gpu, shape: LayerShape, triton: str) -> str:
     """Why these launches are not to be had, as a part of the reason that a plan gives; empty where they are."""
     if gpu.capability != CAPABILITY:

@@ -4,6 +4,7 @@ from torch import Tensor
 
 from ..contract.banks import ExpertBanks
 from .arguments import as_declared, check_sizes
+from .hopper import K_UNIT
 from .launch import Launch, start
 from .plan import LayerPlan
 
@@ -23,7 +24,8 @@ def run_experts(plan: LayerPlan, x: Tensor, banks: ExpertBanks, routed: tuple[in
 
 def interleave_k(launch: Launch, x: Tensor) -> Tensor:
     """`x` [R, K] with the K of each 64 in the order that the GEMMs read. Raises ValueError for another K."""
-    check_sizes(launch, columns=x.shape[1])
+    if x.shape[1] % K_UNIT:
+        raise ValueError(f"columns is {x.shape[1]}, but should be a multiple of {K_UNIT} in {launch.stage}")
     out = x.new_empty(x.shape)
     block = launch.constexpr("BLOCK")
     start(launch, (x.shape[0], -(-x.shape[1] // block)), x=x, out=out, columns=x.shape[1])

@@ -2,7 +2,7 @@
 
 wgmma takes 16 of K at a time, and of those a thread has four, in two pairs. So that a thread finds its codes of four
 instructions in 8 bytes that follow each other, below one block scale, K is in an order of its own inside each 64:
-`k_of_position` says which k the activations have to have at a position. Weights stand as the checkpoint has them.
+`hopper.k_of_position` says which k the activations must have at a position. Weights stand as the checkpoint has them.
 """
 
 from triton.experimental import gluon
@@ -16,13 +16,6 @@ STEP = gl.constexpr(64)  # of K
 SCALE_BF16 = gl.constexpr(2.0**119)
 SCALE_FP16 = gl.constexpr(2.0**7)
 LACKING = gl.constexpr(2.0**7)
-
-
-@gluon.constexpr_function
-def k_of_position(position):
-    """Which k of its 64 stands at a position of the activations."""
-    s, h, t, j = position // 16, position // 8 % 2, position // 2 % 4, position % 2
-    return 16 * t + 8 * h + 4 * j + s
 
 
 @gluon.constexpr_function

@@ -79,7 +79,7 @@ def weigh_input(x, topk_weights, out, columns, top_k, BLOCK: tl.constexpr):
 
 @triton.jit
 def interleave_k(x, out, columns, BLOCK: tl.constexpr):
-    """out[row, 64 g + 16 s + 8 h + 2 t + j] = x[row, 64 g + 16 t + 8 h + 4 j + s]: K in the order of hopper_decode.py.
+    """out[row, 64 g + 16 s + 8 h + 2 t + j] = x[row, 64 g + 16 t + 8 h + 4 j + s]: the order of hopper.k_of_position.
 
     `columns` is a multiple of 64, as is BLOCK.
     """

@@ -280,7 +280,7 @@ def w4a16_hopper_gate_up(
 ):
     """out[route, i] = f(gate) * up, both rounded to the dtype of `out` before, of x[route // rows_per_input].
 
-    `x` [R, K] has the order of K that hopper_decode.k_of_position says, and so has what is stored, [routes, N], for
+    `x` [R, K] has the order of K that hopper.k_of_position says, and so has what is stored, [routes, N], for
     down. K is k_units * K_UNIT; N is a multiple of 64.
     """
     gl.static_assert(BLOCK_N == ROWS and K_UNIT == STEP)
