@@ -9,12 +9,13 @@ from torch import Tensor
 from ..contract.banks import ExpertBanks
 from ..reference.formats import dequantize_blocks
 from ..reference.moe import DecodedExperts
-from .roofline import Work, unquantized, work
+from .roofline import FUSED, Work, unquantized, work
 from .stages import Function, Given, Output, stage_of
 from .subjects import Chosen
 from .truth import Truth, enclose_gemm, judge_rows
 
 GROUPED = "grouped_mm bf16"
+WORK = {"blocks": "align", "gate_up_interleaved": FUSED}  # as roofline.py names what a stage gives
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,7 @@ def of_kernel(chosen: Chosen, stage: str, prepared: object, given: Given, truth:
         label,
         found.build(chosen, prepared, given),
         lambda out: truth.check(out, gives, kernel, label),
-        work("align" if gives == "blocks" else gives, shape, given.tokens, hit),
+        work(WORK.get(gives, gives), shape, given.tokens, hit),
         chosen.operand,
         kernel.promise.repeatable,
         sampled,

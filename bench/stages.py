@@ -13,6 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..kernels import hopper
 from .inputs import Inputs, bell
 from .subjects import Chosen
 
@@ -117,6 +118,30 @@ def _gemm(chosen: Chosen, stage: str, x: Tensor, bank: tuple[Tensor, ...], given
     return lambda: experts.gemm(launch, x, *bank, *routed)
 
 
+def hopper_gate_up(chosen: Chosen, prepared: object, given: Given) -> Function:
+    """Its time counts that the activations are interleaved."""
+    if not chosen.plan.launch("interleave_k"):
+        raise ValueError(
+            f"--stage is 'gate_up', but {chosen.kernel.name} is another kernel there: {chosen.plan.reason}"
+        )
+    layers, plan, x = chosen.subject.kernels.hopper_layer, chosen.plan, given.hidden_states
+    bank = (prepared.gate_up_packed, prepared.gate_up_scale, prepared.gate_up_global)
+    routed = chosen.subject.kernels.experts.routed_by(plan, given.topk_weights, given.topk_ids)
+    limits = {"activation_alpha": ALPHA, "activation_limit": LIMIT}
+    return lambda: layers.gate_up(
+        plan.launch("gate_up"), layers.interleave_k(plan.launch("interleave_k"), x), bank, routed, **limits
+    )
+
+
+def hopper_down(chosen: Chosen, prepared: object, given: Given) -> Function:
+    """Of interleaved activations, as its gate_up stores them."""
+    layers, plan = chosen.subject.kernels.hopper_layer, chosen.plan
+    bank = (prepared.down_packed, prepared.down_scale, prepared.down_global)
+    routed = chosen.subject.kernels.experts.routed_by(plan, given.topk_weights, given.topk_ids)
+    act = layers.interleave_k(plan.launch("interleave_k"), given.act)
+    return lambda: layers.down(plan.launch("down"), act, bank, routed)
+
+
 STAGES: dict[str, Stage] = {
     "layer": Stage(layer, "layer"),
     "align": Stage(align, "blocks"),
@@ -124,6 +149,8 @@ STAGES: dict[str, Stage] = {
     "activation": Stage(activation, "activation"),
     "down": Stage(down, "down"),
     "sum": Stage(sum_routes, "sum"),
+    f"{hopper.NAME}/gate_up": Stage(hopper_gate_up, "gate_up_interleaved"),
+    f"{hopper.NAME}/down": Stage(hopper_down, "down"),
 }
 
 
@@ -131,7 +158,8 @@ def stage_of(chosen: Chosen, name: str) -> Stage:
     """How `chosen` does the stage `name`. Raises ValueError for a stage, or a kernel, that cannot be timed so."""
     found = STAGES.get(f"{chosen.kernel.name}/{name}") or STAGES.get(name)
     if found is None:
-        raise ValueError(f"--stage is {name!r}, but should be one of {', '.join(STAGES)}")
+        known = ", ".join(one for one in STAGES if "/" not in one)
+        raise ValueError(f"--stage is {name!r}, but should be one of {known}")
     needs = {"align": "list_blocks", "sum": "sum_routes"}.get(name, name)
     shared, plan = name != "layer" and found is STAGES.get(name), chosen.plan
     if shared and (plan is None or plan.launch("quantize") or not plan.launch(needs)):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..contract.kernel import Kernel
+from ..kernels import hopper
 from ..reference import bounds, judge, moe
 from ..reference.accumulation import likely_sums, worst_sums
 from ..reference.activations import Activation
@@ -72,6 +73,13 @@ class Truth:
         expected = moe.activate(*between.expected.chunk(2, dim=1), gated, form)
         return Interval(found.lower, found.upper, expected, form.dtype)
 
+    def gate_up_interleaved(self, _rounding: str) -> Interval:
+        """[R, I]: gate_up_activated, with I in the order of hopper.k_of_position."""
+        natural = self.gate_up_activated(_rounding)
+        order = [hopper.k_of_position(position) for position in range(natural.expected.shape[1])]
+        lower, upper, expected = (one[:, order] for one in (natural.lower, natural.upper, natural.expected))
+        return Interval(lower, upper, expected, natural.dtype)
+
     def down(self, _rounding: str) -> Interval:
         banks, weights = self.given.banks, self.given.topk_weights.flatten()[self.routes]
         return self._gemm(self.given.act[self.routes], banks.down_packed, banks.down_scale, weights)
@@ -96,7 +104,7 @@ class Truth:
         return enclose_gemm(x, DecodedExperts(packed, scale), alpha, ids, weights, self.form())
 
 
-_STAGES = ("layer", "gate_up", "gate_up_activated", "activation", "down", "sum")
+_STAGES = ("layer", "gate_up", "gate_up_activated", "gate_up_interleaved", "activation", "down", "sum")
 JUDGES = {name: getattr(Truth, name) for name in _STAGES}
 
 

@@ -18,9 +18,10 @@ def chosen(triton: str = DEFAULT_TRITON) -> tuple[Gate, ...]:
     """The part of `launches` that a run compiles unless it is asked for all, in the same order.
 
     Whole are the plans of golden/plans.json: what "auto" chooses in bf16 without weight_on_input, with and without
-    input scales. Of the rest each architecture gets the largest tile of every kernel, the first to spill, with each
-    instruction, kind of K and type of scales. Each option and dtype of a kernel is compiled with each kind of matrix
-    instruction that it comes to, and each tile is compiled, for one architecture at least.
+    input scales; but of launches that differ in REST alone, the steps behind a loop, only the one with most of them. Of
+    the rest each architecture gets the largest tile of every kernel, the first to spill, with each instruction, kind of
+    K and type of scales. Each option and dtype of a kernel is compiled with each kind of matrix instruction that it
+    comes to, and each tile is compiled, whatever its REST, for one architecture at least.
     """
     gates = launches(triton)
     taken = {*_planned(gates, triton), *_largest(gates)}
@@ -40,7 +41,19 @@ def _planned(gates: Iterable[Gate], triton: str) -> list[Gate]:
         for launch in _plan(gpu, shape, tokens, scales, triton).launches
     }
     binaries = {(capability, replace(launch, stage="")) for capability, launch in planned}
-    return [gate for gate in gates if (gate[0], replace(gate[1], stage="")) in binaries]
+    return _most_rest(gate for gate in gates if (gate[0], replace(gate[1], stage="")) in binaries)
+
+
+def _most_rest(gates: Iterable[Gate]) -> list[Gate]:
+    """Of those that differ in the constexpr REST alone, the one in which it is the largest."""
+    found: dict[tuple, Gate] = {}
+    for capability, launch in sorted(gates, key=lambda gate: dict(gate[1].constexprs).get("REST", 0)):
+        found[capability, _without_rest(launch)] = capability, launch
+    return list(found.values())
+
+
+def _without_rest(launch: Launch) -> Launch:
+    return replace(launch, constexprs=tuple(pair for pair in launch.constexprs if pair[0] != "REST"))
 
 
 def _plan(gpu: Gpu, shape: LayerShape, tokens: int, input_scales: bool, triton: str) -> LayerPlan:
@@ -64,4 +77,4 @@ def _shown(launch: Launch) -> set[tuple]:
     kind = (launch.instruction or "").partition(" ")[0]
     options = {pair for pair in launch.constexprs if not is_size(pair[1])}
     shown = {(launch.kernel, kind, *pair) for pair in {*launch.arguments, *options}}
-    return shown | {(launch.kernel, tile_name(launch))}
+    return shown | {(launch.kernel, tile_name(_without_rest(launch)))}

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..contract.gpus import ARCHITECTURES
+from ..kernels import hopper
 from ..kernels.launch import Launch
 from ..kernels.tiles import Tile, shared_memory
 from ..kernels.variants import FORMS, Variant
@@ -42,6 +43,7 @@ KERNELS: dict[str, Must] = {
     "pointwise.gated_activation": _POINTWISE,
     "pointwise.sum_routes": _POINTWISE,
     "pointwise.weigh_input": _POINTWISE,
+    "pointwise.interleave_k": Must(),  # through shared memory
     "routing.count_routes": _COUNTS,
     "routing.scan_counts": _COUNTS,
     "routing.place_routes": _COUNTS,
@@ -49,6 +51,8 @@ KERNELS: dict[str, Must] = {
     "quantize.quantize_rows": Must(),
     "w4a4.w4a4_gate_up": Must(),
     "w4a4.w4a4_down": Must(),
+    hopper.GATE_UP: Must(),
+    hopper.DOWN: Must(),
     "w4a4_gluon.w4a4_gate_up_specialized": Must(),
     "w4a4_gluon.w4a4_down_specialized": Must(),
 }
@@ -122,8 +126,19 @@ def _of_kernel(facts: Facts, launch: Launch) -> Iterator[str]:
     if rounded := set(facts.to_e4m3) - set(must.e4m3_from):
         allowed = " or ".join(must.e4m3_from) or "nothing"
         yield f"e4m3 is converted from {' and '.join(sorted(rounded))}, but should be from {allowed}"
+    if launch.kernel in (hopper.GATE_UP, hopper.DOWN):
+        yield from _of_hopper(facts, launch)
     if dict(launch.constexprs).get("SCALE_WORDS") and (waiting := _waiting(facts)):
         yield f"the loop waits for {waiting}, but should load scale words by cp.async"
+
+
+def _of_hopper(facts: Facts, launch: Launch) -> Iterator[str]:
+    steps, planned = hopper.steps_in_code(launch), hopper.shared_memory(launch)
+    if facts.warpgroup_arrives != steps:
+        found = f"{facts.warpgroup_arrives} times, but should {steps} times, once a step"
+        yield f"a warp group waits for its registers {found}: wgmma must not be taken apart"
+    if facts.shared_bytes != planned:
+        yield f"shared memory is {facts.shared_bytes:,} bytes, but should be {planned:,}, the ring's"
 
 
 def _waiting(facts: Facts) -> str:

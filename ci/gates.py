@@ -12,7 +12,7 @@ from itertools import product
 from ..contract.gpus import ARCHITECTURES, PORTABLE, Gpu
 from ..contract.kernel import ACTIVATIONS, DTYPES
 from ..contract.shapes import CHECKPOINTS, LayerShape
-from ..kernels import pointwise, w4a4
+from ..kernels import hopper, pointwise, w4a4
 from ..kernels.launch import Launch
 from ..kernels.linear_plan import SPLITS, LinearPlan, plan_linear
 from ..kernels.plan import LayerPlan, plan_layer
@@ -93,7 +93,9 @@ def launches(
         by = planning_triton(capability, triton)
         gpus = [gpu for gpu in CARDS if gpu.capability == capability]
         layers = [launch for gpu in gpus for launch in _published(gpu, by) + _ragged(gpu, by)]
-        rest = [launch for gpu in gpus for launch in _samples(gpu, by) + _w4a4(gpu, by) + _linear(gpu)]
+        rest = [
+            launch for gpu in gpus for launch in _samples(gpu, by) + _hopper(gpu, by) + _w4a4(gpu, by) + _linear(gpu)
+        ]
         for launch in layers + rest + _portable(capability, by):
             found.setdefault((capability, replace(launch, stage="")), (capability, launch))
     return tuple(found.values())
@@ -136,6 +138,26 @@ def _samples(gpu: Gpu, triton: str) -> list[Launch]:
         if name != DEFAULT
         for tokens, shape, dtype, stage in SAMPLES
     ]
+
+
+def _hopper(gpu: Gpu, triton: str) -> list[Launch]:
+    """All of the kernel for sm_90 that plans of published shapes can choose."""
+    if gpu.capability != hopper.CAPABILITY or triton not in hopper.TRITONS:
+        return []
+    return _distinct(
+        plan_layer(
+            gpu,
+            shape,
+            tokens,
+            triton=triton,
+            dtype=dtype,
+            activation=activation,
+            weight_on_input=weigh,
+            kernel=hopper.NAME,
+        )
+        for shape, dtype, weigh in product(CHECKPOINTS.values(), DTYPES, (False, True))
+        for tokens, activation in product(TOKENS, ACTIVATIONS)
+    )
 
 
 def _w4a4(gpu: Gpu, triton: str) -> list[Launch]:

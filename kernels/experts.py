@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..contract import gpu_names, gpus
 from ..contract.banks import ExpertBanks
-from . import prefill, w4a4_layer
+from . import hopper_layer, prefill, w4a4_layer
 from .arguments import as_declared, check_ids, check_plan, check_sizes, check_tensors, dtype_name, plain, positive
 from .launch import Launch, start
 from .plan import LayerPlan, plan_layer
@@ -134,6 +134,8 @@ def _layer(
         limits = {"activation_alpha": alpha, "activation_limit": limit}
         out_rows = ids.numel() if sum_routes else len(x)
         down = w4a4_layer.run_experts(plan, rows, banks, scales, routed, out_rows, **limits)
+    elif plan.launch("interleave_k"):
+        down = hopper_layer.run_experts(plan, rows, banks, routed, activation_alpha=alpha, activation_limit=limit)
     else:
         down = _w4a16_experts(plan, rows, banks, routed, ids, alpha, limit)
     if not sum_routes:  # by atomics already

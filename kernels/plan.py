@@ -8,7 +8,7 @@ from ..contract.gpu_names import has_known_name, speed_class
 from ..contract.gpus import PORTABLE, Gpu, architecture, is_known
 from ..contract.kernel import ACTIVATIONS, DTYPES
 from ..contract.shapes import LayerShape
-from . import decode, padding, prefill, w4a4
+from . import decode, hopper, padding, prefill, w4a4
 from .launch import Launch
 from .releases import check_target
 from .remembered import remembered
@@ -20,7 +20,7 @@ from .variants import DEFAULT, VARIANTS, WORD_K, Variant
 # 128, in a table that int32 indexes.
 MOST_EXPERTS, MOST_ROUTES = 512, 2**29
 
-KERNELS = ("auto", "prefill", *VARIANTS, "decode", decode.NAME, "w4a4", *w4a4.FORMS)
+KERNELS = ("auto", "prefill", *VARIANTS, hopper.NAME, "decode", decode.NAME, "w4a4", *w4a4.FORMS)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,11 @@ class LayerPlan:
         See padding.py for the formula.
         """
         blocks = self.launch("list_blocks")
-        return padding.expected_ratio(self.shape, self.tokens, blocks.constexpr("BLOCK_M")) if blocks else 1.0
+        if not blocks:
+            return 1.0
+        block_m = blocks.constexpr("BLOCK_M")
+        widths = hopper.widths(block_m) if self.launch("interleave_k") else (block_m,)
+        return padding.expected_ratio(self.shape, self.tokens, *widths)
 
 
 @remembered
@@ -69,7 +73,8 @@ def plan_layer(
 
     `dtype` is "bf16" or "fp16"; `input_scales` says whether the banks have them (W4A16 kernels ignore them); `override`
     replaces the tile. Zero tokens have no launches. "auto" takes the decode kernel for few tokens, W4A4 for many where
-    the banks have input scales and both GPU and `triton` have a native FP4 dot, and W4A16 for the rest.
+    the banks have input scales and both GPU and `triton` have a native FP4 dot, and W4A16 for the rest: the kernel for
+    sm_90 where it can be, else the one that "prefill" names.
 
     Raises TypeError for an argument of another type, ValueError for an unknown option, for more experts or routes than
     the routing has room for, for a GPU that `triton` cannot compile for, for a tile that cannot be and for one that
@@ -87,13 +92,17 @@ def plan_layer(
         if not input_scales or override is not None:
             raise ValueError(_why_no_w4a4(kernel, input_scales, override))
         return _w4a4(*layer, options, triton, kernel)
+    if kernel == hopper.NAME and override is None:
+        return _hopper(*layer, options, triton)
     tokens_per_expert = tokens * shape.top_k / shape.experts
     free = kernel == "auto" and override is None
     if free and 0 < tokens_per_expert <= tuning_of(gpu).decode_up_to:
         return _decode(*layer, options, f"{tokens_per_expert:.3g} tokens per expert, {_card(gpu)}")
     if free and input_scales and tokens_per_expert >= w4a4.AUTO_FROM and w4a4.is_native(gpu, triton):
         return _w4a4(*layer, options, triton, "w4a4")
-    return _prefill(*layer, options, DEFAULT if kernel in ("auto", "prefill") else kernel, override)
+    if free and tokens_per_expert >= hopper.AUTO_FROM and not hopper.lacks(gpu, shape, triton):
+        return _hopper(*layer, options, triton)
+    return _prefill(*layer, options, kernel if kernel in VARIANTS else DEFAULT, override)
 
 
 Options = tuple[str, str, bool]  # dtype, activation, weight_on_input
@@ -118,6 +127,19 @@ def _prefill(gpu: Gpu, shape: LayerShape, tokens: int, options: Options, name: s
     launches = prefill.launches(gpu, shape, variant, tiles, *options)
     reason = f"{why}, {_card(gpu)}: block {tiles[0].block_m}{_without_words(shape, variant, tiles)}"
     return LayerPlan(name, shape, tokens, options[0], launches, reason)
+
+
+def _hopper(gpu: Gpu, shape: LayerShape, tokens: int, options: Options, triton: str) -> LayerPlan:
+    """Where it cannot be, the default kernel's launches."""
+    if lacks := hopper.lacks(gpu, shape, triton):
+        plan = _prefill(gpu, shape, tokens, options, DEFAULT, None)
+        return replace(plan, kernel=hopper.NAME, reason=f"{plan.reason}, not for sm_90 ({lacks})")
+    if tokens == 0:
+        return LayerPlan(hopper.NAME, shape, tokens, options[0], (), "no tokens: nothing to launch")
+    tokens_per_expert = tokens * shape.top_k / shape.experts
+    tile = hopper.tile(tokens_per_expert)
+    reason = f"{tokens_per_expert:.3g} tokens per expert, {_card(gpu)}: block {tile.block_m}"
+    return LayerPlan(hopper.NAME, shape, tokens, options[0], hopper.launches(shape, tile, *options), reason)
 
 
 @lru_cache(maxsize=256)

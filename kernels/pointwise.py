@@ -40,3 +40,10 @@ def quantize(dtype: str, layout: str = "linear") -> Launch:
     arguments = f"x: *{dtype}, stored: *fp32, packed: *u8, scale: *u8, rows: i32, columns: i32"
     sizes = {"BLOCK_M": QUANTIZED_ROWS, "BLOCK_K": QUANTIZED_COLUMNS, "SWIZZLED": layout == "128x4"}
     return declare("quantize", "quantize.quantize_rows", arguments, "columns", sizes)
+
+
+@cache
+def interleave_k(dtype: str) -> Launch:
+    """Activations in the order of K that the GEMMs of hopper.py read."""
+    arguments = f"x: *{dtype}, out: *{dtype}, columns: i32"
+    return declare("interleave_k", "pointwise.interleave_k", arguments, "columns", {"BLOCK": COLUMN_BLOCK})

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..contract.banks import ExpertBanks
 from ..contract.kernel import Kernel, Promise
-from . import decode
+from . import decode, hopper
 from .experts import fused_experts
 from .variants import VARIANTS
 from .w4a4 import FORMS, NATIVE_TRITONS, SPECIALIZED_TRITONS
@@ -78,5 +78,6 @@ def _w4a4(name: str) -> W4A4Kernel:
     return W4A4Kernel(name, promise)
 
 
-_KERNELS = (*map(PlannedKernel, (*VARIANTS, decode.NAME)), *map(_w4a4, FORMS))
+_HOPPER = PlannedKernel(hopper.NAME, Promise(capabilities=(hopper.CAPABILITY,), interpreted=False))
+_KERNELS = (*map(PlannedKernel, (*VARIANTS, decode.NAME)), _HOPPER, *map(_w4a4, FORMS))
 KERNELS: dict[str, Kernel] = {kernel.name: kernel for kernel in _KERNELS}

@@ -75,3 +75,16 @@ def weigh_input(x, topk_weights, out, columns, top_k, BLOCK: tl.constexpr):
     tl.store(
         out + route * columns + column, (row * tl.load(topk_weights + route)).to(out.dtype.element_ty), mask=inside
     )
+
+
+@triton.jit
+def interleave_k(x, out, columns, BLOCK: tl.constexpr):
+    """out[row, 64 g + 16 s + 8 h + 2 t + j] = x[row, 64 g + 16 t + 8 h + 4 j + s]: the order of hopper.k_of_position.
+
+    `columns` is a multiple of 64, as is BLOCK.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    values = tl.load(x + row * columns + column, mask=column < columns, other=0.0)
+    values = values.reshape(BLOCK // 64, 4, 2, 2, 4).permute(0, 4, 2, 1, 3).reshape(BLOCK)
+    tl.store(out + row * columns + column, values, mask=column < columns)

@@ -37,10 +37,10 @@ def output(given, name, kernel="prefill"):
 @pytest.fixture(scope="module")
 def outputs(given):
     """What each stage of the prefill kernel gives, by name: (kernel, output)."""
-    return {name: output(given, name) for name in STAGES if name != "layer"}
+    return {name: output(given, name) for name in STAGES if name != "layer" and "/" not in name}
 
 
-@pytest.mark.parametrize("name", [name for name in STAGES if name != "layer"])
+@pytest.mark.parametrize("name", [name for name in STAGES if name != "layer" and "/" not in name])
 def test_a_stage_of_a_right_kernel_passes(name, outputs, answers):
     kernel, out = outputs[name]
     error = answers.check(out, STAGES[name].gives, kernel, name)

@@ -7,7 +7,7 @@ import pytest
 
 from nvfp4_suite.contract.gpus import CATALOG, PORTABLE, Gpu
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
-from nvfp4_suite.kernels.padding import balanced_rows, expected_ratio, expected_rows
+from nvfp4_suite.kernels.padding import balanced_rows, expected_ratio, expected_rows, padded
 from nvfp4_suite.kernels.plan import plan_layer
 from nvfp4_suite.kernels.tuning import (
     BLOCK_M_STEPS,
@@ -57,11 +57,22 @@ def test_with_every_expert_in_every_token_nothing_is_random(shape):
 
 def test_a_plan_has_the_ratio_of_its_block():
     shape = CHECKPOINTS["Qwen3.6-35B-A3B"]
-    plan = plan_layer(H200, shape, 4096)
+    plan = plan_layer(H200, shape, 4096, kernel="prefill")
     assert plan.padded_ratio == expected_ratio(shape, 4096, plan.launch("list_blocks").constexpr("BLOCK_M"))
     assert 1.4 < plan.padded_ratio < 1.6  # 128 a expert, give or take 11, fill one block of 128 or two
     assert plan_layer(H200, shape, 1).padded_ratio == 1  # decode
     assert plan_layer(H200, shape, 0).padded_ratio == 1
+
+
+@pytest.mark.parametrize(("routes", "rows"), [(0, 0), (1, 64), (64, 64), (65, 128), (129, 256), (256, 256), (300, 320)])
+def test_the_last_block_has_the_least_width(routes, rows):
+    assert padded(routes, (64, 128, 256)) == rows
+
+
+def test_a_plan_with_widths_pads_less_than_its_block():
+    shape = CHECKPOINTS["Qwen3.6-35B-A3B"]
+    plan = plan_layer(H200, shape, 4096, kernel="prefill_w4a16_hopper")
+    assert plan.padded_ratio == expected_ratio(shape, 4096, 64, 128, 256) < expected_ratio(shape, 4096, 256)
 
 
 # Where, of 1 to 512 tokens of ROCm/vllm#1069's layer, a plan pads over 1.25 times as much as the best block of its

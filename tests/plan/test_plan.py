@@ -98,10 +98,14 @@ def test_no_tokens_no_launches():
     assert plan_layer(H200, QWEN, 0).launches == ()
 
 
-def test_sizes_are_never_constants():
-    """One binary serves every shape: H, I, N, K and T are run-time arguments."""
-    shapes = [LayerShape(64, 4, 2048, 512), LayerShape(64, 4, 4096, 1536)]
-    first, second = (plan_layer(H200, shape, 512, weight_on_input=True).launches for shape in shapes)
+@pytest.mark.parametrize(
+    ("kernel", "larger"),
+    [("prefill", LayerShape(64, 4, 4096, 1536)), ("prefill_w4a16_hopper", LayerShape(64, 4, 5120, 2048))],
+)
+def test_sizes_are_never_constants(kernel, larger):
+    """One binary serves every shape: H, I, N, K and T are run-time arguments. For sm_90, every K with one rest."""
+    shapes = [LayerShape(64, 4, 2048, 512), larger]
+    first, second = (plan_layer(H200, shape, 512, weight_on_input=True, kernel=kernel).launches for shape in shapes)
     assert first == second
 
 

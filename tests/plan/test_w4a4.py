@@ -70,7 +70,7 @@ def test_dispatch_leaves_it_where_nothing_asks_for_it(gpu):
 @pytest.mark.parametrize("triton", TRITONS)
 def test_dispatch_leaves_it_on_other_hardware(gpu, triton):
     for tokens in (1, 128, 4096):
-        assert planned(gpu, tokens=tokens, kernel="auto", triton=triton) == plan_layer(gpu, QWEN, tokens)
+        assert planned(gpu, tokens=tokens, kernel="auto", triton=triton) == plan_layer(gpu, QWEN, tokens, triton=triton)
 
 
 @pytest.mark.parametrize("gpu", FP4, ids=lambda gpu: gpu.name)

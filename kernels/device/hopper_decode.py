@@ -1,0 +1,83 @@
+"""NVFP4 weights into the registers that wgmma reads its first operand from, on sm_90. Gluon device functions.
+
+wgmma takes 16 of K at a time, and of those a thread has four, in two pairs. So that a thread finds its codes of four
+instructions in 8 bytes that follow each other, below one block scale, K is in an order of its own inside each 64:
+`hopper.k_of_position` says which k the activations must have at a position. Weights stand as the checkpoint has them.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+ROWS = gl.constexpr(128)  # weight rows of a tile
+STEP = gl.constexpr(64)  # of K
+
+# Codes are left at value * 2^-126 in bf16 and at value * 2^-14 in fp16, as their bits read there, and their block
+# scales multiplied by what leaves weight * 2^-7: exact in both, as decode.py says of its pair.
+SCALE_BF16 = gl.constexpr(2.0**119)
+SCALE_FP16 = gl.constexpr(2.0**7)
+LACKING = gl.constexpr(2.0**7)
+
+
+@gluon.constexpr_function
+def decoded_layout(num_warps):
+    """[row, t, h, s, j] of a step's weights: thread t of four has 16 k of each of its rows, two words h of them.
+
+    Codes s and s + 4 of a word are the pair that instruction s takes of it.
+    """
+    warps = [[16 << bit, 0, 0, 0, 0] for bit in range(num_warps.bit_length() - 1)]
+    rows = [[8, 0, 0, 0, 0]] + ([[64, 0, 0, 0, 0]] if num_warps == 4 else [])
+    registers = [[0, 0, 0, 0, 1], [0, 0, 0, 1, 0], [0, 0, 0, 2, 0], [0, 0, 1, 0, 0], *rows]
+    lanes = [[0, 1, 0, 0, 0], [0, 2, 0, 0, 0], [1, 0, 0, 0, 0], [2, 0, 0, 0, 0], [4, 0, 0, 0, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, warps, [], [128, 4, 2, 4, 2])
+
+
+@gluon.constexpr_function
+def decode_source(bf16):
+    """PTX: the eight codes of word $4, times the pair of scales $12, as four pairs in $0 to $3."""
+    magnitude, shifts = ("0x01C001C0", (6, 2, -2, -6)) if bf16 else ("0x0E000E00", (9, 5, 1, -3))
+    kind = "bf16x2" if bf16 else "f16x2"
+    lines = [".reg .b32 m, g;"]
+    for s, shift in enumerate(shifts):
+        lines.append(f"{'shl' if shift > 0 else 'shr'}.b32 m, $4, {abs(shift)};")
+        lines.append(f"shl.b32 g, $4, {12 - 4 * s};")
+        lines.append(f"and.b32 m, m, {magnitude};")
+        lines.append("and.b32 g, g, 0x80008000;")
+        lines.append("or.b32 m, m, g;")
+        lines.append(f"mul.{kind} ${s}, m, $12;")
+    return "{ " + " ".join(lines) + " }"
+
+
+@gluon.jit
+def decode(words, scale, dtype: gl.constexpr, layout: gl.constexpr, operand: gl.constexpr):
+    """The step's weights * 2^-7 as wgmma's first operand [ROWS, STEP], from shared `words` and `scale`."""
+    pairs: gl.constexpr = gl.SliceLayout(4, layout)
+    codes = words.load(gl.SliceLayout(3, pairs))
+    factor = scale.load(gl.SliceLayout(2, gl.SliceLayout(3, pairs))).to(gl.float16)
+    factor = (factor.to(gl.float32) * SCALE_BF16).to(gl.bfloat16) if dtype == gl.bfloat16 else factor * SCALE_FP16
+    shape: gl.constexpr = [ROWS, 4, 2, 4, 2]
+    codes, _ = gl.broadcast(codes[:, :, :, None, None], gl.full(shape, 0, gl.int32, layout))
+    factor, _ = gl.broadcast(factor[:, :, None, None, None], gl.full(shape, 0, dtype, layout))
+    source: gl.constexpr = decode_source(dtype == gl.bfloat16)
+    registers: gl.constexpr = "=r,=r,=r,=r,r,r,r,r,r,r,r,r,r,r,r,r"
+    if dtype == gl.bfloat16:
+        weights = gl.inline_asm_elementwise(source, registers, [codes, factor], gl.bfloat16, True, 8)
+    else:
+        weights = gl.inline_asm_elementwise(source, registers, [codes, factor], gl.float16, True, 8)
+    weights = weights.permute([0, 3, 2, 1, 4]).reshape([ROWS, STEP])
+    return gl.convert_layout(weights, operand, assert_trivial=True)
+
+
+@gluon.jit
+def rounded_pair(first, second, dtype: gl.constexpr):
+    """Both fp32, rounded to `dtype`, as fp32. Apart, they would take an instruction of a quarter the rate."""
+    if dtype == gl.bfloat16:
+        source: gl.constexpr = (
+            "{ .reg .b32 t; cvt.rn.bf16x2.f32 t, $3, $2; .reg .b32 u;"
+            " shl.b32 u, t, 16; mov.b32 $0, u; and.b32 u, t, 0xFFFF0000; mov.b32 $1, u; }"
+        )
+    else:
+        source: gl.constexpr = (
+            "{ .reg .b32 t; .reg .b16 l, h; cvt.rn.f16x2.f32 t, $3, $2; mov.b32 {l, h}, t;"
+            " cvt.f32.f16 $0, l; cvt.f32.f16 $1, h; }"
+        )
+    return gl.inline_asm_elementwise(source, "=f,=f,f,f", [first, second], (gl.float32, gl.float32), True, 1)

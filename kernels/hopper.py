@@ -1,0 +1,137 @@
+"""The launches of a W4A16 prefill layer whose GEMMs are written for sm_90, in Gluon. Pure.
+
+gate_up has the activation in its epilogue. Both GEMMs read activations whose K is interleaved: gate_up's are so by a
+launch before it, and down's as gate_up stores them.
+"""
+
+from functools import cache
+
+from ..contract.gpus import Gpu
+from ..contract.shapes import LayerShape
+from . import pointwise, prefill
+from .launch import Launch, declare
+from .tiles import Tile
+
+NAME = "prefill_w4a16_hopper"
+CAPABILITY = (9, 0)
+TRITONS = ("3.8.0", "3.9.0")  # earlier releases lack parts of Gluon
+GATE_UP, DOWN = "w4a16_hopper.w4a16_hopper_gate_up", "w4a16_hopper.w4a16_hopper_down"
+
+K_UNIT = 64
+ROWS = 128  # weight rows of a tile
+LARGE = Tile(256, block_n=ROWS, num_warps=8)
+SMALL = Tile(64, block_n=ROWS, num_warps=4)
+STAGES = (6, 5, 4)  # the first that `stages_of` can take
+SMALL_BELOW = 96  # tokens per expert
+AUTO_FROM = 4  # tokens per expert, from where on "auto" takes it
+
+# Its time against the default kernel's, whole layer of Qwen3.6 and GLM-4.7: 0.95 and 0.80 at 4 and 6.4 tokens per
+# expert, 0.84 and 0.63 at 32 and 51, 0.58 and 0.45 at 1024 and 1638. Neither the size of the tiles nor SMALL_BELOW was
+# searched for.
+SOURCE = "ours, one H200"
+
+# What hidden and intermediate are multiples of, so that tiles are whole: of down they have 128 columns, of gate_up 64.
+# And what both are at least, so that the ring is full once before the loop.
+UNITS, LEAST_K = (ROWS, ROWS // 2), 4 * K_UNIT
+
+
+def k_of_position(position: int) -> int:
+    """Which k stands at a position of interleaved activations.
+
+    Of each 64 it is 16 t + 8 h + 4 j + s at 16 s + 8 h + 2 t + j. So a thread of wgmma, t of four, finds 16 consecutive
+    k of a row of weights in the four instructions s of a step.
+    """
+    s, h, t, j = position // 16 % 4, position // 8 % 2, position // 2 % 4, position % 2
+    return position // 64 * 64 + 16 * t + 8 * h + 4 * j + s
+
+
+def lacks(gpu: Gpu, shape: LayerShape, triton: str) -> str:
+    """Why these launches are not to be had, as a part of the reason that a plan gives; empty where they are."""
+    if gpu.capability != CAPABILITY:
+        return "it needs sm_90"
+    if triton not in TRITONS:
+        return f"it needs Triton {TRITONS[0]} or later"
+    sizes = {"hidden": shape.hidden, "intermediate": shape.intermediate}
+    for (name, size), unit in zip(sizes.items(), UNITS, strict=True):
+        if size % unit or size < LEAST_K:
+            return f"{name} {size} is no multiple of {unit} from {LEAST_K} on"
+        if not stages_of(size):
+            return f"{name} {size} has a rest in stages that copies"
+    return ""
+
+
+def stages_of(k: int) -> int | None:
+    """How many steps of a GEMM over `k` are under way at once; None where no number will do.
+
+    The loop takes so many steps at once. What it leaves must be copied by then, because ptxas takes the wgmma of a
+    rest that copies apart.
+    """
+    return next((stages for stages in STAGES if k // K_UNIT % stages <= stages - 2), None)
+
+
+def steps_in_code(launch: Launch) -> int:
+    """How many steps of K a binary has in its code: for each width of a tile those of the loop and REST."""
+    steps = launch.constexpr("STAGES") + launch.constexpr("REST")
+    return len(widths(launch.constexpr("BLOCK_M"))) * steps
+
+
+def shared_memory(launch: Launch) -> int:
+    """Bytes: the ring's. The result passes through a stage of it when all have been read."""
+    stage = 2 * K_UNIT * launch.constexpr("BLOCK_M") + (K_UNIT // 2 + K_UNIT // 16) * ROWS
+    return launch.constexpr("STAGES") * stage
+
+
+def widths(block_m: int) -> tuple[int, ...]:
+    """How many routes a tile of a block may be for; as w4a16_hopper.widths_of, which this module cannot import."""
+    return (64, 128, 256) if block_m == 256 else (block_m // 2, block_m)
+
+
+def tile(tokens_per_expert: float) -> Tile:
+    return LARGE if tokens_per_expert >= SMALL_BELOW else SMALL
+
+
+def launches(shape: LayerShape, tile: Tile, dtype: str, activation: str, weight_on_input: bool) -> tuple[Launch, ...]:
+    """All launches in the order they run, for activations of `dtype` ("bf16" or "fp16")."""
+    return (
+        *prefill.routing(shape.experts, tile.block_m),
+        *([pointwise.weigh_input(dtype)] if weight_on_input else []),
+        pointwise.interleave_k(dtype),
+        _gate_up(tile, shape.hidden, dtype, activation),
+        _down(tile, shape.intermediate, dtype, weighted=not weight_on_input),
+        pointwise.sum_routes(dtype),
+    )
+
+
+@cache
+def _gate_up(tile: Tile, k: int, dtype: str, activation: str) -> Launch:
+    return declare(
+        "gate_up",
+        GATE_UP,
+        f"x: *{dtype}, packed: *u8, scale: *fp8e4nv, global_scale: *fp32, block_routes: *i32, block_expert: *i32, "
+        f"out: *{dtype}, N: i32, k_units: i32, routes: i32, rows_per_input: i32, activation_alpha: fp32, "
+        "activation_limit: fp32",
+        "N",
+        {**_sizes(tile, k), "ACTIVATION": activation},
+        num_warps=tile.num_warps,
+        instruction="wgmma",
+    )
+
+
+@cache
+def _down(tile: Tile, k: int, dtype: str, weighted: bool) -> Launch:
+    return declare(
+        "down",
+        DOWN,
+        f"x: *{dtype}, packed: *u8, scale: *fp8e4nv, global_scale: *fp32, topk_weights: *fp32, block_routes: *i32, "
+        f"block_expert: *i32, out: *{dtype}, N: i32, k_units: i32, routes: i32",
+        "N",
+        {**_sizes(tile, k), "WEIGHTED": weighted},
+        num_warps=tile.num_warps,
+        instruction="wgmma",
+    )
+
+
+def _sizes(tile: Tile, k: int) -> dict[str, int]:
+    """REST: the steps of K that the loop leaves, which takes STAGES at once."""
+    sizes = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "STAGES": stages_of(k)}
+    return {**sizes, "REST": k // K_UNIT % stages_of(k), "K_UNIT": K_UNIT}

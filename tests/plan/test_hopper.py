@@ -1,0 +1,71 @@
+"""Where the W4A16 kernel for sm_90 is planned, with which stages, and why not elsewhere."""
+
+import pytest
+
+from nvfp4_suite.contract.gpus import CATALOG, Gpu
+from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
+from nvfp4_suite.kernels import hopper
+from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
+from nvfp4_suite.kernels.releases import NO_ASSEMBLER, TRITONS
+
+H200 = Gpu("NVIDIA H200", (9, 0))
+QWEN = CHECKPOINTS["Qwen3.6-35B-A3B"]
+GEMMS = {"gate_up": hopper.GATE_UP, "down": hopper.DOWN}
+
+
+def is_planned(plan: LayerPlan) -> bool:
+    """Both GEMMs or none; gate_up has the activation in it."""
+    found = {stage: plan.launch(stage).kernel == kernel for stage, kernel in GEMMS.items()}
+    assert len(set(found.values())) == 1 and found["down"] == (plan.launch("activation") is None)
+    return found["down"]
+
+
+@pytest.mark.parametrize("shape", CHECKPOINTS.values(), ids=CHECKPOINTS)
+def test_every_published_layer_has_it(shape):
+    for tokens in (1, 512, 32768):
+        plan = plan_layer(H200, shape, tokens, kernel=hopper.NAME)
+        assert is_planned(plan) and plan.kernel == hopper.NAME
+        for stage, k in (("gate_up", shape.hidden), ("down", shape.intermediate)):
+            stages, rest = (plan.launch(stage).constexpr(name) for name in ("STAGES", "REST"))
+            assert k // 64 % stages == rest <= stages - 2 <= k // 64
+
+
+@pytest.mark.parametrize(
+    ("gpu", "shape", "triton", "why"),
+    [
+        (Gpu("NVIDIA B200", (10, 0)), QWEN, "3.8.0", "it needs sm_90"),
+        (H200, QWEN, "3.7.1", "it needs Triton 3.8.0 or later"),
+        (H200, LayerShape(8, 2, 2048 + 64, 512), "3.8.0", "hidden 2112 is no multiple of 128 from 256 on"),
+        (H200, LayerShape(8, 2, 2048, 512 + 16), "3.8.0", "intermediate 528 is no multiple of 64 from 256 on"),
+        (H200, LayerShape(8, 2, 128, 512), "3.8.0", "hidden 128 is no multiple of 128 from 256 on"),
+        (H200, LayerShape(8, 2, 2048, 59 * 64), "3.8.0", "intermediate 3776 has a rest in stages that copies"),
+    ],
+)
+def test_where_it_cannot_be_the_default_runs_and_the_reason_says_why(gpu, shape, triton, why):
+    plan = plan_layer(gpu, shape, 4096, triton=triton, kernel=hopper.NAME)
+    assert plan.kernel == hopper.NAME and plan.reason.endswith(f", not for sm_90 ({why})")
+    assert plan.launches == plan_layer(gpu, shape, 4096, triton=triton, kernel="prefill").launches
+
+
+@pytest.mark.parametrize("gpu", CATALOG, ids=lambda gpu: gpu.name)
+def test_auto_takes_it_from_four_tokens_per_expert_on(gpu):
+    """Qwen3.6 has 32 experts for each of a token's routes."""
+    for triton in set(TRITONS) - set(NO_ASSEMBLER.get(gpu.capability, ())):
+        below, at = (plan_layer(gpu, QWEN, tokens, triton=triton).kernel for tokens in (127, 128))
+        assert below != hopper.NAME
+        assert (at == hopper.NAME) == (gpu.capability == (9, 0) and triton in hopper.TRITONS)
+
+
+@pytest.mark.parametrize(("tokens", "block_m"), [(96 * 32 - 1, 64), (96 * 32, 256)])
+def test_few_tokens_per_expert_have_small_tiles(tokens, block_m):
+    plan = plan_layer(H200, QWEN, tokens, kernel=hopper.NAME)
+    assert {plan.launch(stage).constexpr("BLOCK_M") for stage in ("list_blocks", *GEMMS)} == {block_m}
+
+
+def test_a_position_is_that_of_one_k():
+    order = [hopper.k_of_position(position) for position in range(128)]
+    assert sorted(order) == list(range(128)) and sorted(order[:64]) == list(range(64))
+    # In the four instructions, 16 of K each, thread t has positions 2 t, 2 t + 1, 2 t + 8 and 2 t + 9.
+    for t in range(4):
+        mine = [order[16 * s + 2 * t + place] for s in range(4) for place in (0, 1, 8, 9)]
+        assert sorted(mine) == list(range(16 * t, 16 * t + 16))

@@ -1,0 +1,65 @@
+"""What surrounds wgmma in the W4A16 kernel for sm_90: its order of K, and the source by which it decodes weights."""
+
+import re
+
+import pytest
+import torch
+
+from nvfp4_suite.contract.case import torch_dtype
+from nvfp4_suite.kernels import hopper, hopper_layer, pointwise
+from nvfp4_suite.kernels.device.hopper_decode import LACKING, SCALE_BF16, SCALE_FP16, decode_source
+from nvfp4_suite.reference import formats, judge
+
+from ..poison import poisoned_allocations
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("columns", [64, 512, 704, 2816])
+def test_activations_are_interleaved(columns, dtype, device):
+    x = torch.randn(5, columns, generator=torch.Generator().manual_seed(columns)).to(torch_dtype(dtype))
+    with poisoned_allocations():
+        found = hopper_layer.interleave_k(pointwise.interleave_k(dtype), x.to(device)).cpu()
+    judge.bitwise(found, x[:, [hopper.k_of_position(position) for position in range(columns)]])
+
+
+def test_columns_that_no_order_fits_are_refused(device):
+    x = torch.zeros(1, 96, dtype=torch.bfloat16, device=device)
+    with pytest.raises(ValueError, match="columns is 96, but should be a multiple of 64 in interleave_k"):
+        hopper_layer.interleave_k(pointwise.interleave_k("bf16"), x)
+
+
+def run(source: str, word: torch.Tensor, pair: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
+    """What PTX of shl, shr, and, or, mul makes of `word` ($4) and `pair` ($12), int64 of 32 bits: $0 to $3."""
+    values = {"$4": word, "$12": pair}
+    for name, to, *operands in re.findall(r"([a-z0-9.]+) ([$\w]+), ([$\w]+), ([$\w]+);", source):
+        first, second = (values[one] if one in values else int(one, 0) for one in operands)
+        operation = name.split(".")[0]
+        if operation == "mul":
+            found = [_half(first, place, dtype) * _half(second, place, dtype) for place in (0, 16)]
+            values[to] = torch.stack(found, -1)
+        else:
+            done = {"shl": lambda a, b: a << b, "shr": lambda a, b: a >> b}
+            done |= {"and": lambda a, b: a & b, "or": lambda a, b: a | b}
+            values[to] = done[operation](first, second) & 0xFFFFFFFF
+    return [values[f"${place}"] for place in range(4)]
+
+
+def _half(word: torch.Tensor, place: int, dtype: torch.dtype) -> torch.Tensor:
+    return (word >> place).to(torch.int16).view(dtype)
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [("bf16", SCALE_BF16), ("fp16", SCALE_FP16)])
+def test_every_code_in_every_place_times_every_scale_is_decoded(dtype, factor):
+    """In PTX, as a GPU runs it, but here: weight * 2^-7, and of each pair codes s and s + 4 of the word."""
+    dtype = torch_dtype(dtype)
+    scales = torch.arange(256, dtype=torch.uint8)
+    scales = scales[(scales & 0x7F) != 0x7F]
+    scale = (formats.decode_e4m3(scales) * factor.value).to(dtype)
+    bits = scale.view(torch.int16).to(torch.int64) & 0xFFFF
+    codes = (torch.arange(16)[:, None] + 3 * torch.arange(8)) % 16  # each code in each place
+    word = (codes << 4 * torch.arange(8)).sum(1)
+    words, pairs = torch.meshgrid(word, bits | bits << 16, indexing="ij")
+    found = torch.stack(run(decode_source(dtype == torch.bfloat16), words, pairs, dtype), -1)  # [16, scales, pair, s]
+    wanted = formats.decode_e2m1(codes.to(torch.uint8))[:, None] * formats.decode_e4m3(scales)[None, :, None]
+    wanted = (wanted / LACKING.value).to(dtype).unflatten(-1, (2, 4))
+    judge.bitwise(found, wanted)
