@@ -7,7 +7,8 @@ import torch
 
 from nvfp4_suite.contract.case import torch_dtype
 from nvfp4_suite.kernels import hopper, hopper_layer, pointwise
-from nvfp4_suite.kernels.device.hopper_decode import LACKING, SCALE_BF16, SCALE_FP16, decode_source
+from nvfp4_suite.kernels.device.hopper_decode import LACKING, ROWS, SCALE_BF16, SCALE_FP16, STEP, decode_source
+from nvfp4_suite.kernels.device.w4a16_hopper import widths_of
 from nvfp4_suite.reference import formats, judge
 
 from ..poison import poisoned_allocations
@@ -26,6 +27,14 @@ def test_columns_that_no_order_fits_are_refused(device):
     x = torch.zeros(1, 96, dtype=torch.bfloat16, device=device)
     with pytest.raises(ValueError, match="columns is 96, but should be a multiple of 64 in interleave_k"):
         hopper_layer.interleave_k(pointwise.interleave_k("bf16"), x)
+
+
+def test_plans_and_kernels_mean_the_same_sizes():
+    assert (ROWS.value, STEP.value) == (hopper.ROWS, hopper.K_UNIT)
+    for tile in (hopper.SMALL, hopper.LARGE):
+        assert (
+            widths_of(tile.block_m) == hopper.widths(tile.block_m) and hopper.widths(tile.block_m)[-1] == tile.block_m
+        )
 
 
 def run(source: str, word: torch.Tensor, pair: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
