@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..contract import gpu_names, gpus
 from ..contract.banks import ExpertBanks
-from . import hopper_layer, prefill, w4a4_layer
+from . import hopper, hopper_layer, prefill, w4a4_layer
 from .arguments import as_declared, check_ids, check_plan, check_sizes, check_tensors, dtype_name, plain, positive
 from .launch import Launch, start
 from .plan import LayerPlan, plan_layer
@@ -102,6 +102,8 @@ def run(
     """
     check_tensors(hidden_states, banks, topk_weights, topk_ids)
     check_plan(plan, hidden_states, banks, topk_ids)
+    if plan.launch("interleave_k") and (lacks := hopper.lacks(gpu_of(hidden_states.device), plan.shape, release())):
+        raise ValueError(f"plan is {plan.kernel}'s for sm_90, but should be another on {hidden_states.device}: {lacks}")
     if not isinstance(scales, Scales | None):
         raise TypeError(f"scales is a {type(scales).__name__}, but should be Scales or None")
     alpha, limit = positive("activation_alpha", activation_alpha), positive("activation_limit", activation_limit)

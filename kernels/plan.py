@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from ..contract.checks import choice, flag, whole
-from ..contract.gpu_names import has_known_name, speed_class
+from ..contract.gpu_names import DATA_CENTER, has_known_name, speed_class
 from ..contract.gpus import PORTABLE, Gpu, architecture, is_known
 from ..contract.kernel import ACTIVATIONS, DTYPES
 from ..contract.shapes import LayerShape
@@ -92,7 +92,9 @@ def plan_layer(
         if not input_scales or override is not None:
             raise ValueError(_why_no_w4a4(kernel, input_scales, override))
         return _w4a4(*layer, options, triton, kernel)
-    if kernel == hopper.NAME and override is None:
+    if kernel == hopper.NAME:
+        if override is not None:
+            raise ValueError(f"override is {override}, but should be None for {kernel}, which has tiles of its own")
         return _hopper(*layer, options, triton)
     tokens_per_expert = tokens * shape.top_k / shape.experts
     free = kernel == "auto" and override is None
@@ -100,7 +102,7 @@ def plan_layer(
         return _decode(*layer, options, f"{tokens_per_expert:.3g} tokens per expert, {_card(gpu)}")
     if free and input_scales and tokens_per_expert >= w4a4.AUTO_FROM and w4a4.is_native(gpu, triton):
         return _w4a4(*layer, options, triton, "w4a4")
-    if free and tokens_per_expert >= hopper.AUTO_FROM and not hopper.lacks(gpu, shape, triton):
+    if free and tokens_per_expert >= hopper.AUTO_FROM and _may_take_hopper(gpu, shape, triton):
         return _hopper(*layer, options, triton)
     return _prefill(*layer, options, kernel if kernel in VARIANTS else DEFAULT, override)
 
@@ -127,6 +129,11 @@ def _prefill(gpu: Gpu, shape: LayerShape, tokens: int, options: Options, name: s
     launches = prefill.launches(gpu, shape, variant, tiles, *options)
     reason = f"{why}, {_card(gpu)}: block {tiles[0].block_m}{_without_words(shape, variant, tiles)}"
     return LayerPlan(name, shape, tokens, options[0], launches, reason)
+
+
+def _may_take_hopper(gpu: Gpu, shape: LayerShape, triton: str) -> bool:
+    """Not on slower cards of sm_90: there its padding, whose cost is known of an H200, may be more than it saves."""
+    return not hopper.lacks(gpu, shape, triton) and speed_class(gpu) == DATA_CENTER
 
 
 def _hopper(gpu: Gpu, shape: LayerShape, tokens: int, options: Options, triton: str) -> LayerPlan:

@@ -119,6 +119,7 @@ def multiply(ring, pointers, k_steps, WIDTH: gl.constexpr, STAGES: gl.constexpr,
     Steps are not skipped by a branch: ptxas would take wgmma apart. Hence those of REST, and a step that is decoded
     after the last where REST is 0.
     """
+    gl.static_assert(REST <= STAGES - 2)
     for step in gl.static_range(STAGES - 2):
         copy_step(ring, pointers, step, step, WIDTH)
         async_copy.commit_group()
@@ -136,6 +137,7 @@ def multiply(ring, pointers, k_steps, WIDTH: gl.constexpr, STAGES: gl.constexpr,
         sums = multiply_step(ring, pointers, sums, None, step, False, step < REST - 1, WIDTH, STAGES, mma)
     acc, _, before = sums
     acc, _ = warpgroup_mma_wait(0, deps=[acc, before])
+    async_copy.wait_group(0)  # copies that the mask left out write zeros, and what follows uses the ring
     gl.barrier()
     return acc
 

@@ -2,11 +2,13 @@
 
 import pytest
 
+from nvfp4_suite.contract.gpu_names import DATA_CENTER, speed_class
 from nvfp4_suite.contract.gpus import CATALOG, Gpu
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
 from nvfp4_suite.kernels import hopper
 from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
 from nvfp4_suite.kernels.releases import NO_ASSEMBLER, TRITONS
+from nvfp4_suite.kernels.tiles import Tile
 
 H200 = Gpu("NVIDIA H200", (9, 0))
 QWEN = CHECKPOINTS["Qwen3.6-35B-A3B"]
@@ -34,11 +36,11 @@ def test_every_published_layer_has_it(shape):
     ("gpu", "shape", "triton", "why"),
     [
         (Gpu("NVIDIA B200", (10, 0)), QWEN, "3.8.0", "it needs sm_90"),
-        (H200, QWEN, "3.7.1", "it needs Triton 3.8.0 or later"),
-        (H200, LayerShape(8, 2, 2048 + 64, 512), "3.8.0", "hidden 2112 is no multiple of 128 from 256 on"),
-        (H200, LayerShape(8, 2, 2048, 512 + 16), "3.8.0", "intermediate 528 is no multiple of 64 from 256 on"),
-        (H200, LayerShape(8, 2, 128, 512), "3.8.0", "hidden 128 is no multiple of 128 from 256 on"),
-        (H200, LayerShape(8, 2, 2048, 59 * 64), "3.8.0", "intermediate 3776 has a rest in stages that copies"),
+        (H200, QWEN, "3.7.1", "it needs Triton 3.8.0 or 3.9.0"),
+        (H200, LayerShape(8, 2, 2048 + 64, 512), "3.8.0", "hidden 2112 is no multiple of 128, or less than 256"),
+        (H200, LayerShape(8, 2, 2048, 512 + 16), "3.8.0", "intermediate 528 is no multiple of 64, or less than 256"),
+        (H200, LayerShape(8, 2, 128, 512), "3.8.0", "hidden 128 is no multiple of 128, or less than 256"),
+        (H200, LayerShape(8, 2, 2048, 59 * 64), "3.8.0", "intermediate 3776 leaves too many steps behind the loop"),
     ],
 )
 def test_where_it_cannot_be_the_default_runs_and_the_reason_says_why(gpu, shape, triton, why):
@@ -53,7 +55,13 @@ def test_auto_takes_it_from_four_tokens_per_expert_on(gpu):
     for triton in set(TRITONS) - set(NO_ASSEMBLER.get(gpu.capability, ())):
         below, at = (plan_layer(gpu, QWEN, tokens, triton=triton).kernel for tokens in (127, 128))
         assert below != hopper.NAME
-        assert (at == hopper.NAME) == (gpu.capability == (9, 0) and triton in hopper.TRITONS)
+        able = gpu.capability == (9, 0) and triton in hopper.TRITONS
+        assert (at == hopper.NAME) == (able and speed_class(gpu) == DATA_CENTER)
+
+
+def test_it_has_tiles_of_its_own():
+    with pytest.raises(ValueError, match=r"override is .*, but should be None for prefill_w4a16_hopper"):
+        plan_layer(H200, QWEN, 64, kernel=hopper.NAME, override=Tile(64))
 
 
 @pytest.mark.parametrize(("tokens", "block_m"), [(96 * 32 - 1, 64), (96 * 32, 256)])

@@ -9,6 +9,7 @@ from nvfp4_suite.contract.case import Case
 from nvfp4_suite.contract.gpus import CATALOG, PORTABLE, Gpu, architecture
 from nvfp4_suite.contract.kernel import DTYPES
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
+from nvfp4_suite.kernels import hopper
 from nvfp4_suite.kernels.launch import Launch
 from nvfp4_suite.kernels.linear_plan import LinearPlan, plan_linear
 from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
@@ -21,7 +22,8 @@ from nvfp4_suite.kernels.w4a4 import DEFAULT as W4A4
 from ..engine import INTERPRETED
 from ..moe.subject import plan_options
 
-HOST = Gpu("NVIDIA H200", (9, 0)) if INTERPRETED else gpus.current(0)
+H200 = Gpu("NVIDIA H200", (9, 0))
+HOST = H200 if INTERPRETED else gpus.current(0)
 OTHER = 96  # the sizes that the launch says nothing of: a block of 64 and a part of one
 MANY_EXPERTS, CHUNK = 70, 128  # more than one block of experts; tokens of more than one chunk of routes
 UNEVEN = LayerShape(256, 8, 2048, 96)  # no step of down's K is whole
@@ -40,8 +42,19 @@ def launches() -> dict[str, Launch]:
 
 
 def has_host(launch: Launch) -> bool:
-    """Not an FP4 instruction, which runs where there is one, nor tiles of block scales, which no layer has."""
-    return FP4_KIND not in (launch.instruction or "") and not dict(launch.constexprs).get("SWIZZLED")
+    """Not an FP4 instruction, which runs where there is one, nor tiles of block scales, which no layer has.
+
+    Of the kernel for sm_90, which takes seconds to compile, one activation, and of each number of stages one rest.
+    """
+    constants = dict(launch.constexprs)
+    if is_hopper(launch):
+        rest = 4 if constants["STAGES"] == 6 else 1
+        return constants.get("ACTIVATION", "silu") == "silu" and constants["REST"] == rest
+    return FP4_KIND not in (launch.instruction or "") and not constants.get("SWIZZLED")
+
+
+def is_hopper(launch: Launch) -> bool:
+    return launch.kernel in (hopper.GATE_UP, hopper.DOWN)
 
 
 def of_w4a4(launch: Launch) -> bool:
@@ -55,6 +68,8 @@ def name_of(launch: Launch) -> str:
 
 def can_run(launch: Launch) -> bool:
     """Whether this session's card can: an H200 can run them all, no card has more shared memory."""
+    if is_hopper(launch) and HOST.capability != hopper.CAPABILITY:
+        return False
     needs_e4m3 = any(kind == "*fp8e4nv" for _, kind in launch.arguments)
     if needs_e4m3 and not architecture(HOST).native_e4m3:
         return False
@@ -85,12 +100,14 @@ def layer_host(launch: Launch) -> tuple[Case, LayerPlan]:
     constants = dict(launch.constexprs)
     case = _case(launch)
     options = plan_options(case)
-    if of_w4a4(launch):  # whose block follows from the number of tokens
+    if is_hopper(launch) or launch.stage == "interleave_k":
+        options["kernel"] = hopper.NAME
+    elif of_w4a4(launch):  # whose block follows from the number of tokens
         options["kernel"] = ATOMIC if case.atomics else W4A4
     else:
         options["kernel"] = "decode" if launch.kernel == "gemv.w4a16_gemv" else "prefill"
         options["override"] = Tile(constants["BLOCK_M"]) if "BLOCK_M" in constants else None
-    plan = plan_layer(HOST, case.shape, case.tokens, **options)
+    plan = plan_layer(H200 if options["kernel"] == hopper.NAME else HOST, case.shape, case.tokens, **options)
     return case, _taking_its_place(launch, plan)
 
 
@@ -113,6 +130,10 @@ def _case(launch: Launch) -> Case:
 def _sizes(launch: Launch) -> tuple[LayerShape, int, str]:
     """(shape, tokens, routing); in a GEMM's, one expert's routes are a block and one more."""
     constants = dict(launch.constexprs)
+    if is_hopper(launch):
+        return _hopper_sizes(launch.stage, constants)
+    if launch.stage == "interleave_k":
+        return LayerShape(4, 2, COLUMN_BLOCK + 128, 256), 8, "dropped"
     if launch.stage in ("count_routes", "scan_counts", "list_blocks", "place_routes"):
         shape, tokens, routing = LayerShape(MANY_EXPERTS, 2, OTHER, OTHER), CHUNK + 1, "dropped"
     elif launch.stage == "gate_up":
@@ -125,6 +146,18 @@ def _sizes(launch: Launch) -> tuple[LayerShape, int, str]:
     else:
         shape, tokens, routing = LayerShape(4, 2, COLUMN_BLOCK + 16, COLUMN_BLOCK + 16), 8, "dropped"
     return (shape, constants["BLOCK_M"] + 1, "hot") if "BLOCK_M" in constants else (shape, tokens, routing)
+
+
+def _hopper_sizes(stage: str, constants: dict) -> tuple[LayerShape, int, str]:
+    """One expert fills a block, and a part of one more; K is the least with those stages and that rest."""
+    unit = 128 if stage == "gate_up" else 64
+    k = next(
+        k
+        for k in range(256, 8192, unit)
+        if hopper.stages_of(k) == constants["STAGES"] and k // 64 % constants["STAGES"] == constants["REST"]
+    )
+    block_m = constants["BLOCK_M"]
+    return LayerShape(2, 1, *((k, 256) if stage == "gate_up" else (256, k))), block_m + block_m // 8, "hot"
 
 
 def linear_host(launch: Launch) -> tuple[tuple[int, int, int, str], LinearPlan]:

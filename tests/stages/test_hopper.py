@@ -5,13 +5,19 @@ import re
 import pytest
 import torch
 
-from nvfp4_suite.contract.case import torch_dtype
+from nvfp4_suite.contract.case import Case, torch_dtype
+from nvfp4_suite.contract.gpus import Gpu
+from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels import hopper, hopper_layer, pointwise
 from nvfp4_suite.kernels.device.hopper_decode import LACKING, ROWS, SCALE_BF16, SCALE_FP16, STEP, decode_source
 from nvfp4_suite.kernels.device.w4a16_hopper import widths_of
+from nvfp4_suite.kernels.plan import plan_layer
 from nvfp4_suite.reference import formats, judge
 
+from ..moe.subject import run_plan
 from ..poison import poisoned_allocations
+
+H200 = Gpu("NVIDIA H200", (9, 0))
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
@@ -27,6 +33,32 @@ def test_columns_that_no_order_fits_are_refused(device):
     x = torch.zeros(1, 96, dtype=torch.bfloat16, device=device)
     with pytest.raises(ValueError, match="columns is 96, but should be a multiple of 64 in interleave_k"):
         hopper_layer.interleave_k(pointwise.interleave_k("bf16"), x)
+
+
+@pytest.mark.parametrize(
+    ("k", "rows", "message"),
+    [
+        (1024, 512, "K is 1024, but should be 2 steps of 64 more than a multiple of 6"),
+        (2048, 96, "N is 48, but should be a multiple of 64 in gate_up"),
+    ],
+)
+def test_sizes_that_a_launch_is_not_compiled_for_are_refused(k, rows, message, device):
+    launch = plan_layer(H200, LayerShape(2, 1, 2048, 512), 8, kernel=hopper.NAME).launch("gate_up")
+    bank = (
+        torch.zeros(2, rows, k // 2, dtype=torch.uint8),
+        torch.zeros(2, rows, k // 16, dtype=torch.uint8),
+        torch.ones(2),
+    )
+    with pytest.raises(ValueError, match=message):
+        hopper_layer.gate_up(launch, torch.zeros(1, k, dtype=torch.bfloat16), bank, (1, {"routes": 1}))
+
+
+def test_a_plan_for_sm_90_is_refused_elsewhere_before_anything_runs():
+    """Here, the interpreter; a plan is data, and may come from another host."""
+    case = Case(LayerShape(2, 2, 256, 256), 5, inputs="random")
+    plan = plan_layer(H200, case.shape, case.tokens, kernel=hopper.NAME)
+    with pytest.raises(ValueError, match=r"plan is prefill_w4a16_hopper's for sm_90, .* on cpu: it needs sm_90"):
+        run_plan(plan, case, "cpu")
 
 
 def test_plans_and_kernels_mean_the_same_sizes():
