@@ -12,6 +12,7 @@ from ..contract import gpu_names, gpus
 from ..contract.banks import ExpertBanks
 from . import hopper, hopper_layer, prefill, w4a4_layer
 from .arguments import as_declared, check_ids, check_plan, check_sizes, check_tensors, dtype_name, plain, positive
+from .columns import by_columns
 from .launch import Launch, start
 from .plan import LayerPlan, plan_layer
 from .w4a4_layer import Scales
@@ -225,16 +226,3 @@ def _code_values(device: torch.device) -> Tensor:
     """fp32 [16]: the values of the e2m1 codes. The first call on a device copies, so no graph can capture that one."""
     magnitudes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
     return torch.cat([magnitudes, -magnitudes]).to(device)
-
-
-def by_columns(launch: Launch, *, out: Tensor, **arguments) -> None:
-    """Starts a pointwise launch: one program per row of `out` [R, columns] and per block of its columns.
-
-    Raises ValueError for columns that the launch is not compiled for, TypeError or ValueError for ids that are not i32
-    and contiguous.
-    """
-    if "topk_ids" in arguments:
-        check_ids(arguments["topk_ids"])
-    check_sizes(launch, columns=out.shape[1])
-    grid = (out.shape[0], triton.cdiv(out.shape[1], launch.constexpr("BLOCK")))
-    start(launch, grid, out=out, columns=out.shape[1], **arguments)

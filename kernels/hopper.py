@@ -81,7 +81,7 @@ def shared_memory(launch: Launch) -> int:
 
 
 def widths(block_m: int) -> tuple[int, ...]:
-    """How many routes a tile of a block may be for; as w4a16_hopper.widths_of, which this module cannot import."""
+    """How many routes a tile of a block may be for: what is padded stays little, and each is code of its own."""
     return (64, 128, 256) if block_m == 256 else (block_m // 2, block_m)
 
 

@@ -4,6 +4,7 @@ from torch import Tensor
 
 from ..contract.banks import ExpertBanks
 from .arguments import as_declared, check_sizes
+from .columns import by_columns
 from .hopper import K_UNIT
 from .launch import Launch, start
 from .plan import LayerPlan
@@ -27,8 +28,7 @@ def interleave_k(launch: Launch, x: Tensor) -> Tensor:
     if x.shape[1] % K_UNIT:
         raise ValueError(f"columns is {x.shape[1]}, but should be a multiple of {K_UNIT} in {launch.stage}")
     out = x.new_empty(x.shape)
-    block = launch.constexpr("BLOCK")
-    start(launch, (x.shape[0], -(-x.shape[1] // block)), x=x, out=out, columns=x.shape[1])
+    by_columns(launch, x=x, out=out)
     return out
 
 

@@ -8,8 +8,10 @@ instructions in 8 bytes that follow each other, below one block scale, K is in a
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-ROWS = gl.constexpr(128)  # weight rows of a tile
-STEP = gl.constexpr(64)  # of K
+from .. import hopper
+
+ROWS = gl.constexpr(hopper.ROWS)
+STEP = gl.constexpr(hopper.K_UNIT)  # of K
 
 # Codes are left at value * 2^-126 in bf16 and at value * 2^-14 in fp16, as their bits read there, and their block
 # scales multiplied by what leaves weight * 2^-7: exact in both, as decode.py says of its pair.

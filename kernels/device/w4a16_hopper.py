@@ -12,14 +12,11 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
 
+from .. import hopper
 from .hopper_decode import LACKING, ROWS, STEP, decode, decoded_layout, rounded_pair
 from .pointwise import activate
 
-
-@gluon.constexpr_function
-def widths_of(block_m):
-    """The widths that a tile of a block of so many routes may have: what is padded stays little."""
-    return (64, 128, 256) if block_m == 256 else (block_m // 2, block_m)
+widths_of = gluon.constexpr_function(hopper.widths)
 
 
 @gluon.constexpr_function
