@@ -11,7 +11,7 @@ from nvfp4_suite.bench.stages import STAGES, Given, stage_of
 from nvfp4_suite.bench.subjects import choose, parse
 from nvfp4_suite.bench.truth import Truth
 from nvfp4_suite.contract.gpus import PORTABLE
-from nvfp4_suite.kernels import experts
+from nvfp4_suite.kernels import experts, hopper
 
 LAYER = layer_of("3x2x64x32/gelu_tanh")
 TOKENS = 4
@@ -69,6 +69,18 @@ def test_a_gate_up_that_applies_the_activation_passes(fused, answers):
     for fault in FAULTS.values():
         with pytest.raises(AssertionError):
             answers.check(fault(out), "gate_up_activated", kernel, "fused")
+
+
+def test_interleaved_columns_are_judged_in_their_own_order():
+    """Of the sm_90 kernel's gate_up, which cannot run here; what it gives is made of another's output."""
+    layer, gives = layer_of("2x1x64x128/silu"), STAGES[f"{hopper.NAME}/gate_up"].gives
+    chosen, given = choose(parse("prefill"), PORTABLE, layer, TOKENS, "3.8.0"), Given(draw(layer, TOKENS, "cpu"))
+    given.gate_up = stage_of(chosen, "gate_up").build(chosen, given.banks, given)()
+    natural = stage_of(chosen, "activation").build(chosen, given.banks, given)()
+    interleaved = natural[:, [hopper.k_of_position(position) for position in range(128)]]
+    assert Truth(given, TOKENS).check(interleaved, gives, chosen.kernel, "interleaved") < 2**-8
+    with pytest.raises(AssertionError):
+        Truth(given, TOKENS).check(natural, gives, chosen.kernel, "natural")
 
 
 FAULTS = {

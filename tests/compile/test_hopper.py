@@ -1,0 +1,26 @@
+"""The W4A16 GEMMs for sm_90: in which order their code waits, which a gate does not ask and no run has shown."""
+
+import re
+
+import pytest
+
+from nvfp4_suite.ci.gate_compile import binary_of
+from nvfp4_suite.contract.gpus import Gpu
+from nvfp4_suite.contract.shapes import LayerShape
+from nvfp4_suite.kernels import hopper
+from nvfp4_suite.kernels.plan import plan_layer
+
+WAITS = re.compile(r"(wgmma\.wait_group\S* 0|cp\.async\.wait_group 0|stmatrix)")
+
+
+@pytest.mark.parametrize("stage", ["gate_up", "down"])
+def test_the_last_copies_have_ended_before_the_ring_is_used_again(stage):
+    """Also those that a mask leaves out, which write zeros. K of 6 steps: nothing behind the loop waits for them."""
+    plan = plan_layer(Gpu("NVIDIA H200", (9, 0)), LayerShape(8, 2, 384, 384), 8, kernel=hopper.NAME)
+    launch = plan.launch(stage)
+    assert launch.constexpr("REST") == 0
+    ptx = binary_of(launch, (9, 0)).ptx
+    found = ["".join(one.split()) for one in WAITS.findall(re.sub(r"[ \t]+", " ", ptx))]
+    waits = [kind for kind, before in zip(found, ["", *found], strict=False) if kind != before]
+    one_width = ["wgmma.wait_group.sync.aligned0", "cp.async.wait_group0", "stmatrix"]
+    assert waits == one_width * len(hopper.widths(launch.constexpr("BLOCK_M")))
