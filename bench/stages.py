@@ -1,9 +1,9 @@
 """One stage of a planned layer alone, as a function without arguments: what is captured, timed and judged.
 
 A stage is made from a plan, what the kernel prepared of the banks, and `Given` tensors; what it makes beforehand (the
-routing of a GEMM) is not timed. A kernel whose stage is another function has an entry of its own, "kernel/stage": one
-whose gate_up applies the activation gives "gate_up_activated", and one that rearranges activations first does it inside
-the function, so that its time counts.
+routing of a GEMM) is not timed. Where a stage is another function it has an entry of its own: "kernel/stage", or by the
+device function that a plan launches there, "module.function". One whose gate_up applies the activation gives
+"gate_up_activated", and one that rearranges activations first does it inside the function, so that its time counts.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import hopper
+from . import roofline
 from .inputs import Inputs, bell
 from .subjects import Chosen
 
@@ -120,10 +121,6 @@ def _gemm(chosen: Chosen, stage: str, x: Tensor, bank: tuple[Tensor, ...], given
 
 def hopper_gate_up(chosen: Chosen, prepared: object, given: Given) -> Function:
     """Its time counts that the activations are interleaved."""
-    if not chosen.plan.launch("interleave_k"):
-        raise ValueError(
-            f"--stage is 'gate_up', but {chosen.kernel.name} is another kernel there: {chosen.plan.reason}"
-        )
     layers, plan, x = chosen.subject.kernels.hopper_layer, chosen.plan, given.hidden_states
     bank = (prepared.gate_up_packed, prepared.gate_up_scale, prepared.gate_up_global)
     routed = chosen.subject.kernels.experts.routed_by(plan, given.topk_weights, given.topk_ids)
@@ -149,17 +146,18 @@ STAGES: dict[str, Stage] = {
     "activation": Stage(activation, "activation"),
     "down": Stage(down, "down"),
     "sum": Stage(sum_routes, "sum"),
-    f"{hopper.NAME}/gate_up": Stage(hopper_gate_up, "gate_up_interleaved"),
-    f"{hopper.NAME}/down": Stage(hopper_down, "down"),
+    hopper.GATE_UP: Stage(hopper_gate_up, "gate_up_interleaved"),
+    hopper.DOWN: Stage(hopper_down, "down"),
 }
 
 
 def stage_of(chosen: Chosen, name: str) -> Stage:
     """How `chosen` does the stage `name`. Raises ValueError for a stage, or a kernel, that cannot be timed so."""
-    found = STAGES.get(f"{chosen.kernel.name}/{name}") or STAGES.get(name)
+    launch = chosen.plan.launch(name) if chosen.plan else None
+    names = (launch.kernel if launch else "", f"{chosen.kernel.name}/{name}", name)
+    found = next((STAGES[one] for one in names if one in STAGES), None)
     if found is None:
-        known = ", ".join(one for one in STAGES if "/" not in one)
-        raise ValueError(f"--stage is {name!r}, but should be one of {known}")
+        raise ValueError(f"--stage is {name!r}, but should be one of {', '.join(roofline.STAGES)}")
     needs = {"align": "list_blocks", "sum": "sum_routes"}.get(name, name)
     shared, plan = name != "layer" and found is STAGES.get(name), chosen.plan
     if shared and (plan is None or plan.launch("quantize") or not plan.launch(needs)):

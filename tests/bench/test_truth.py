@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from nvfp4_suite.bench import truth
+from nvfp4_suite.bench import roofline, truth
 from nvfp4_suite.bench.contenders import Grouped
 from nvfp4_suite.bench.inputs import draw
 from nvfp4_suite.bench.points import layer_of
 from nvfp4_suite.bench.stages import STAGES, Given, stage_of
 from nvfp4_suite.bench.subjects import choose, parse
 from nvfp4_suite.bench.truth import Truth
-from nvfp4_suite.contract.gpus import PORTABLE
+from nvfp4_suite.contract.gpus import PORTABLE, Gpu
 from nvfp4_suite.kernels import experts, hopper
 
 LAYER = layer_of("3x2x64x32/gelu_tanh")
@@ -37,10 +37,10 @@ def output(given, name, kernel="prefill"):
 @pytest.fixture(scope="module")
 def outputs(given):
     """What each stage of the prefill kernel gives, by name: (kernel, output)."""
-    return {name: output(given, name) for name in STAGES if name != "layer" and "/" not in name}
+    return {name: output(given, name) for name in roofline.STAGES if name != "layer"}
 
 
-@pytest.mark.parametrize("name", [name for name in STAGES if name != "layer" and "/" not in name])
+@pytest.mark.parametrize("name", [name for name in roofline.STAGES if name != "layer"])
 def test_a_stage_of_a_right_kernel_passes(name, outputs, answers):
     kernel, out = outputs[name]
     error = answers.check(out, STAGES[name].gives, kernel, name)
@@ -73,7 +73,7 @@ def test_a_gate_up_that_applies_the_activation_passes(fused, answers):
 
 def test_interleaved_columns_are_judged_in_their_own_order():
     """Of the sm_90 kernel's gate_up, which cannot run here; what it gives is made of another's output."""
-    layer, gives = layer_of("2x1x64x128/silu"), STAGES[f"{hopper.NAME}/gate_up"].gives
+    layer, gives = layer_of("2x1x64x128/silu"), STAGES[hopper.GATE_UP].gives
     chosen, given = choose(parse("prefill"), PORTABLE, layer, TOKENS, "3.8.0"), Given(draw(layer, TOKENS, "cpu"))
     given.gate_up = stage_of(chosen, "gate_up").build(chosen, given.banks, given)()
     natural = stage_of(chosen, "activation").build(chosen, given.banks, given)()
@@ -171,3 +171,11 @@ def test_a_kernel_may_have_a_stage_of_its_own(monkeypatch):
     chosen = choose(parse("w4a4"), PORTABLE, LAYER, TOKENS, "3.8.0")
     monkeypatch.setitem(STAGES, "prefill_w4a4/gate_up", own := STAGES["down"])
     assert stage_of(chosen, "gate_up") is own
+
+
+@pytest.mark.parametrize(("shape", "own"), [("4x2x2048x512/silu", True), ("4x2x2048x528/silu", False)])
+@pytest.mark.parametrize(("stage", "entry"), [("gate_up", hopper.GATE_UP), ("down", hopper.DOWN)])
+def test_a_stage_is_that_of_what_the_plan_launches(shape, own, stage, entry):
+    """By one name, the kernel for sm_90 where a layer's sizes allow it, and the default kernel's launches elsewhere."""
+    chosen = choose(parse(hopper.NAME), Gpu("NVIDIA H200", (9, 0)), layer_of(shape), TOKENS, "3.8.0")
+    assert stage_of(chosen, stage) is STAGES[entry if own else stage]
