@@ -48,30 +48,9 @@ class Awaited:
         return case in self.cases or kernel in self.kernels
 
 
-# What a GPU owes and golden/ lacks, by engine as exact.json names it. `golden verify` says UNTESTED of it there, and a
-# test holds the list to what is missing: it goes with the recording. On 2026-11-30 an H200 had judged each of the 593
-# outputs of Triton 3.8.0 right once, when its time ended before the second process had repeated them.
-AWAITED: dict[str, Awaited] = {
-    "sm_90 triton 3.8.0": Awaited(
-        cases=(
-            "orderfree-e2k2h256i256-t5-random-silu-bf16",
-            "orderfree-e2k2h256i256-t5-random-silu-fp16",
-            "orderfree-e4k3h256i256-t3-twice-gelu-bf16-weight_on_input",
-            "orderfree-e4k2h256i320-t4-dropped-gelu_tanh-fp16",
-            "orderfree-e2k1h384i256-t3-random-swigluoai-bf16-limit64.0",
-            "orderfree-e1k1h256i256-t33-random-silu-bf16",
-            "orderfree-e2k1h256i320-t65-hot-silu-fp16",
-            "orderfree-e1k1h256i448-t96-random-silu-bf16",
-            "orderfree-e1k1h384i576-t129-random-silu-fp16",
-            "orderfree-e1k1h256i320-t300-random-silu-bf16",
-            "orderfree-e2k2h1024i640-t192-dropped-swigluoai-bf16-limit64.0",
-            "orderfree-e4k2h640i1536-t256-twice-silu-fp16-weight_on_input",
-            "random-e2k2h256i320-t7-dropped-gelu_tanh-bf16",
-            "random-e1k1h384i256-t100-random-swigluoai-fp16-limit1.0",
-        ),
-        kernels=("prefill_w4a16_hopper",),
-    ),
-}
+# What a GPU owes and golden/ lacks, by engine as exact.json names it ("sm_90 triton 3.8.0"). `golden verify` says
+# UNTESTED of it there, and a test holds the list to what is missing: a line goes with its recording.
+AWAITED: dict[str, Awaited] = {}
 
 
 @dataclass(frozen=True)
