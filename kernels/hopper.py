@@ -44,6 +44,24 @@ def k_of_position(position: int) -> int:
     return position // 64 * 64 + 16 * t + 8 * h + 4 * j + s
 
 
+# Which bits of a word's halves hold code s and code s + 4, from the mantissa's on to the sign: as the checkpoint has
+# them, and as prepared banks do, where a shift brings all of a code to its place in bf16, but for the last code's.
+CODE_BITS = tuple(tuple(range(4 * s, 4 * s + 4)) for s in range(4))
+PREPARED_BITS = ((6, 7, 8, 15), (3, 4, 5, 12), (0, 1, 2, 9), (13, 10, 11, 14))
+
+
+def row_of_place(place: int, tile: int, partner: int, gated: bool) -> int:
+    """Which row of an expert is at a place of 128 in a tile. Rows at places 8 apart, which one thread has, are partners.
+
+    gated: gate's row and up's, `partner` rows on, in the order in which down wants the activations; else 64 apart.
+    """
+    at, second = place // 16 * 8 + place % 8, place // 8 % 2
+    if not gated:
+        return ROWS * tile + at + ROWS // 2 * second
+    s, h, t, j = at // 16, at // 8 % 2, at // 2 % 4, at % 2
+    return ROWS // 2 * tile + 16 * t + 8 * h + 4 * j + s + partner * second
+
+
 def lacks(gpu: Gpu, shape: LayerShape, triton: str) -> str:
     """Why these launches are not to be had, as a part of the reason that a plan gives; empty where they are."""
     if gpu.capability != CAPABILITY:
@@ -133,4 +151,4 @@ def _down(tile: Tile, k: int, dtype: str, weighted: bool) -> Launch:
 def _sizes(tile: Tile, k: int) -> dict[str, int]:
     """REST: the steps of K that the loop leaves, which takes STAGES at once."""
     sizes = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "STAGES": stages_of(k)}
-    return {**sizes, "REST": k // K_UNIT % stages_of(k), "K_UNIT": K_UNIT}
+    return {**sizes, "REST": k // K_UNIT % stages_of(k), "K_UNIT": K_UNIT, "PREPARED": False}

@@ -16,6 +16,7 @@ from .. import hopper
 from .hopper_decode import LACKING, ROWS, STEP, decode, decoded_layout, rounded_pair
 from .pointwise import activate
 
+MASKED = gl.constexpr(True)
 widths_of = gluon.constexpr_function(hopper.widths)
 
 
@@ -58,27 +59,46 @@ def allocate_ring(x, scale, BLOCK_M: gl.constexpr, STAGES: gl.constexpr):
     return tokens, codes, scales
 
 
+@gluon.constexpr_function
+def step_rows(prepared):
+    """Rows whose codes of a step follow each other."""
+    return ROWS if prepared else 1
+
+
 @gluon.jit
-def copy_step(ring, pointers, slot: gl.constexpr, ahead: gl.constexpr, WIDTH: gl.constexpr, mask=None):
+def copy_step(
+    ring,
+    pointers,
+    real,
+    slot: gl.constexpr,
+    ahead: gl.constexpr,
+    WIDTH: gl.constexpr,
+    PREPARED: gl.constexpr,
+    mask=None,
+):
     """Starts the copies of a step, `ahead` steps from where the pointers are, into a slot of the ring."""
     tokens, codes, scales = ring
     x, packed, scale = pointers
-    async_copy.async_load(tokens[slot].slice(0, WIDTH), x + ahead * STEP, mask)
-    async_copy.async_load(codes[slot], packed + ahead * (STEP // 8), mask)
-    async_copy.async_load(scales[slot], scale + ahead * (STEP // 16), mask)
+    rows = mask
+    if real is not None:
+        rows = real if mask is None else real & mask
+    async_copy.async_load(tokens[slot].slice(0, WIDTH), x + ahead * STEP, rows)
+    async_copy.async_load(codes[slot], packed + ahead * (step_rows(PREPARED) * STEP // 8), mask)
+    async_copy.async_load(scales[slot], scale + ahead * (step_rows(PREPARED) * STEP // 16), mask)
 
 
 @gluon.jit
-def decode_step(ring, slot: gl.constexpr, dtype: gl.constexpr, mma: gl.constexpr):
+def decode_step(ring, slot: gl.constexpr, dtype: gl.constexpr, PREPARED: gl.constexpr, mma: gl.constexpr):
     _, codes, scales = ring
     words = codes[slot].reshape([ROWS, 4, 2])
-    return decode(words, scales[slot], dtype, decoded_layout(gl.num_warps()), gl.DotOperandLayout(0, mma, 2))
+    return decode(words, scales[slot], dtype, PREPARED, decoded_layout(gl.num_warps()), gl.DotOperandLayout(0, mma, 2))
 
 
 @gluon.jit
 def multiply_step(
     ring,
     pointers,
+    real,
     sums,
     copies,
     step: gl.constexpr,
@@ -86,6 +106,7 @@ def multiply_step(
     DECODE: gl.constexpr,
     WIDTH: gl.constexpr,
     STAGES: gl.constexpr,
+    PREPARED: gl.constexpr,
     mma: gl.constexpr,
 ):
     """Step `step` from where the pointers are: multiplies `now`, copies a later step if there is one, decodes the next.
@@ -101,16 +122,26 @@ def multiply_step(
     acc = warpgroup_mma(now, tokens[step % STAGES].slice(0, WIDTH).permute((1, 0)), acc, is_async=True)
     acc, before = warpgroup_mma_wait(1, deps=[acc, before])
     if COPY:
-        copy_step(ring, pointers, (step + STAGES - 2) % STAGES, step + STAGES - 2, WIDTH, copies)
+        copy_step(ring, pointers, real, (step + STAGES - 2) % STAGES, step + STAGES - 2, WIDTH, PREPARED, copies)
     async_copy.commit_group()  # of nothing, perhaps: as many groups are pending in every step
     after = now
     if DECODE:
-        after = decode_step(ring, (step + 1) % STAGES, now.dtype, mma)
+        after = decode_step(ring, (step + 1) % STAGES, now.dtype, PREPARED, mma)
     return acc, after, now
 
 
 @gluon.jit
-def multiply(ring, pointers, k_steps, WIDTH: gl.constexpr, STAGES: gl.constexpr, REST: gl.constexpr, mma: gl.constexpr):
+def multiply(
+    ring,
+    pointers,
+    real,
+    k_steps,
+    WIDTH: gl.constexpr,
+    STAGES: gl.constexpr,
+    REST: gl.constexpr,
+    PREPARED: gl.constexpr,
+    mma: gl.constexpr,
+):
     """The sums [ROWS, WIDTH] over k_steps of K, at least STAGES - 2; REST is k_steps % STAGES, at most STAGES - 2.
 
     Steps are not skipped by a branch: ptxas would take wgmma apart. Hence those of REST, and a step that is decoded
@@ -118,20 +149,23 @@ def multiply(ring, pointers, k_steps, WIDTH: gl.constexpr, STAGES: gl.constexpr,
     """
     gl.static_assert(REST <= STAGES - 2)
     for step in gl.static_range(STAGES - 2):
-        copy_step(ring, pointers, step, step, WIDTH)
+        copy_step(ring, pointers, real, step, step, WIDTH, PREPARED)
         async_copy.commit_group()
     async_copy.wait_group(STAGES - 3)
     gl.barrier()
-    now = decode_step(ring, 0, pointers[0].dtype.element_ty, mma)
+    now = decode_step(ring, 0, pointers[0].dtype.element_ty, PREPARED, mma)
     sums = (gl.zeros([ROWS, WIDTH], gl.float32, mma), now, now)
     for start in range(0, k_steps - REST, STAGES):
         for step in gl.static_range(STAGES):
             copies = start + step + STAGES - 2 < k_steps
-            sums = multiply_step(ring, pointers, sums, copies, step, True, True, WIDTH, STAGES, mma)
+            sums = multiply_step(ring, pointers, real, sums, copies, step, True, True, WIDTH, STAGES, PREPARED, mma)
         x, packed, scale = pointers
-        pointers = (x + STAGES * STEP, packed + STAGES * (STEP // 8), scale + STAGES * (STEP // 16))
+        words: gl.constexpr = step_rows(PREPARED) * STEP // 8
+        pointers = (x + STAGES * STEP, packed + STAGES * words, scale + STAGES * (words // 2))
     for step in gl.static_range(REST):
-        sums = multiply_step(ring, pointers, sums, None, step, False, step < REST - 1, WIDTH, STAGES, mma)
+        sums = multiply_step(
+            ring, pointers, real, sums, None, step, False, step < REST - 1, WIDTH, STAGES, PREPARED, mma
+        )
     acc, _, before = sums
     acc, _ = warpgroup_mma_wait(0, deps=[acc, before])
     async_copy.wait_group(0)  # copies that the mask left out write zeros, and what follows uses the ring
@@ -153,6 +187,18 @@ def store_columns(values, buffer, out, slots, first, columns, routes):
 
 
 @gluon.jit
+def of_rows(layout: gl.constexpr, place, N, k_steps, count: gl.constexpr, GATED: gl.constexpr, PREPARED: gl.constexpr):
+    """Where the first step of a tile's rows starts in a bank that has `count` elements of a row in each."""
+    _, first_row, tile = place
+    m = gl.arange(0, ROWS, layout)
+    if PREPARED:
+        start = (first_row + tile * ROWS) * (k_steps * count) + m * count
+    else:
+        start = (first_row + weight_rows(m, tile, N, GATED)) * (k_steps * count)
+    return start
+
+
+@gluon.jit
 def sums_of(
     inputs,
     place,
@@ -162,6 +208,7 @@ def sums_of(
     STAGES: gl.constexpr,
     REST: gl.constexpr,
     GATED: gl.constexpr,
+    PREPARED: gl.constexpr,
     mma: gl.constexpr,
 ):
     """The sums [ROWS, WIDTH] of a tile. A slot without a route reads what the block's first route does."""
@@ -174,15 +221,16 @@ def sums_of(
     of_scales: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [warps, 1], [1, 0])
 
     route = gl.load(slots + gl.arange(0, WIDTH, gl.SliceLayout(1, of_x)))
+    real = (route < routes)[:, None] if MASKED and WIDTH <= 64 else None
     route = gl.where(route < routes, route, gl.load(slots))
     row = (route // rows_per_input).to(gl.int64)
     x += row[:, None] * (k_steps * STEP) + gl.arange(0, STEP, gl.SliceLayout(0, of_x))[None, :]
-    row = first_row + weight_rows(gl.arange(0, ROWS, gl.SliceLayout(1, of_codes)), tile, N, GATED)
     packed = packed.to(gl.pointer_type(gl.int32), bitcast=True)  # a word has eight codes
-    packed += row[:, None] * (k_steps * (STEP // 8)) + gl.arange(0, STEP // 8, gl.SliceLayout(0, of_codes))[None, :]
-    row = first_row + weight_rows(gl.arange(0, ROWS, gl.SliceLayout(1, of_scales)), tile, N, GATED)
-    scale += row[:, None] * (k_steps * (STEP // 16)) + gl.arange(0, STEP // 16, gl.SliceLayout(0, of_scales))[None, :]
-    return multiply(ring, (x, packed, scale), k_steps, WIDTH, STAGES, REST, mma)
+    packed += of_rows(gl.SliceLayout(1, of_codes), place, N, k_steps, STEP // 8, GATED, PREPARED)[:, None]
+    packed += gl.arange(0, STEP // 8, gl.SliceLayout(0, of_codes))[None, :]
+    scale += of_rows(gl.SliceLayout(1, of_scales), place, N, k_steps, STEP // 16, GATED, PREPARED)[:, None]
+    scale += gl.arange(0, STEP // 16, gl.SliceLayout(0, of_scales))[None, :]
+    return multiply(ring, (x, packed, scale), real, k_steps, WIDTH, STAGES, REST, PREPARED, mma)
 
 
 @gluon.jit
@@ -233,6 +281,7 @@ def one_tile(
     BLOCK_M: gl.constexpr,
     STAGES: gl.constexpr,
     REST: gl.constexpr,
+    PREPARED: gl.constexpr,
     ACTIVATION: gl.constexpr,
     WEIGHTED: gl.constexpr,
 ):
@@ -251,7 +300,7 @@ def one_tile(
         for index in gl.static_range(len(widths_of(BLOCK_M))):
             if is_width(slots, routes, widths_of(BLOCK_M), index):
                 mma: gl.constexpr = mma_layout(gl.num_warps(), BLOCK_M, index)
-                acc = sums_of(inputs, place, sizes, ring, widths_of(BLOCK_M)[index], STAGES, REST, GATED, mma)
+                acc = sums_of(inputs, place, sizes, ring, widths_of(BLOCK_M)[index], STAGES, REST, GATED, PREPARED, mma)
                 store_tile(acc, factors, out, place, sizes, limits, ring[0], ACTIVATION, WEIGHTED)
 
 
@@ -275,6 +324,7 @@ def w4a16_hopper_gate_up(
     STAGES: gl.constexpr,
     REST: gl.constexpr,
     K_UNIT: gl.constexpr,
+    PREPARED: gl.constexpr,
     ACTIVATION: gl.constexpr,
 ):
     """out[route, i] = f(gate) * up, both rounded to the dtype of `out` before, of x[route // rows_per_input].
@@ -285,7 +335,7 @@ def w4a16_hopper_gate_up(
     gl.static_assert(BLOCK_N == ROWS and K_UNIT == STEP)
     inputs, factors, lists = (x, packed, scale), (global_scale, None), (block_routes, block_expert)
     sizes, limits = (N, k_units, routes, rows_per_input), (activation_alpha, activation_limit)
-    one_tile(inputs, factors, lists, out, sizes, limits, BLOCK_M, STAGES, REST, ACTIVATION, False)
+    one_tile(inputs, factors, lists, out, sizes, limits, BLOCK_M, STAGES, REST, PREPARED, ACTIVATION, False)
 
 
 @gluon.jit(do_not_specialize=["k_units", "routes"])
@@ -306,9 +356,23 @@ def w4a16_hopper_down(
     STAGES: gl.constexpr,
     REST: gl.constexpr,
     K_UNIT: gl.constexpr,
+    PREPARED: gl.constexpr,
     WEIGHTED: gl.constexpr,
 ):
     """What gemm.w4a16_gemm stores, of rows of `x` in the order of K that gate_up stores. N is a multiple of 128."""
     gl.static_assert(BLOCK_N == ROWS and K_UNIT == STEP)
     inputs, factors, lists = (x, packed, scale), (global_scale, topk_weights), (block_routes, block_expert)
-    one_tile(inputs, factors, lists, out, (N, k_units, routes, 1), (0.0, 0.0), BLOCK_M, STAGES, REST, None, WEIGHTED)
+    one_tile(
+        inputs,
+        factors,
+        lists,
+        out,
+        (N, k_units, routes, 1),
+        (0.0, 0.0),
+        BLOCK_M,
+        STAGES,
+        REST,
+        PREPARED,
+        None,
+        WEIGHTED,
+    )
