@@ -20,7 +20,7 @@ GATE_UP, DOWN = "w4a16_hopper.w4a16_hopper_gate_up", "w4a16_hopper.w4a16_hopper_
 K_UNIT = 64
 ROWS = 128  # weight rows of a tile
 LARGE = Tile(256, block_n=ROWS, num_warps=8)
-SMALL = Tile(64, block_n=ROWS, num_warps=4)
+SMALL = Tile(64, block_n=ROWS, num_warps=8)
 STAGES = (6, 5, 4)  # the first that `stages_of` can take
 SMALL_BELOW = 96  # tokens per expert
 AUTO_FROM = 4  # tokens per expert, from where on "auto" takes it
@@ -100,7 +100,13 @@ def shared_memory(launch: Launch) -> int:
 
 def widths(block_m: int) -> tuple[int, ...]:
     """How many routes a tile of a block may be for: what is padded stays little, and each is code of its own."""
-    return (64, 128, 256) if block_m == 256 else (block_m // 2, block_m)
+    return (64, 128, 192, 256) if block_m == 256 else (32, 64)
+
+
+def parts(width: int) -> tuple[int, ...]:
+    """A width in powers of two, which the sizes of tensors are, the largest first."""
+    largest = 1 << width.bit_length() - 1
+    return (largest, width - largest) if width > largest else (width,)
 
 
 def tile(tokens_per_expert: float) -> Tile:

@@ -16,13 +16,21 @@ from .. import hopper
 from .hopper_decode import LACKING, ROWS, STEP, decode, decoded_layout, rounded_pair
 from .pointwise import activate
 
-MASKED = gl.constexpr(True)
 widths_of = gluon.constexpr_function(hopper.widths)
 
 
+parts_of = gluon.constexpr_function(hopper.parts)
+
+
 @gluon.constexpr_function
-def mma_layout(warps, block_m, index):
-    return gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, widths_of(block_m)[index], 16])
+def mma_layout(warps, part):
+    return gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, part, 16])
+
+
+@gluon.constexpr_function
+def first_of(sizes, part):
+    """The first slot of a part, behind those of the parts before it."""
+    return sum(sizes[:part])
 
 
 @gluon.constexpr_function
@@ -66,23 +74,25 @@ def step_rows(prepared):
 
 
 @gluon.jit
-def copy_step(
-    ring,
-    pointers,
-    real,
-    slot: gl.constexpr,
-    ahead: gl.constexpr,
-    WIDTH: gl.constexpr,
-    PREPARED: gl.constexpr,
-    mask=None,
-):
-    """Starts the copies of a step, `ahead` steps from where the pointers are, into a slot of the ring."""
+def slots_of(tokens, x, part: gl.constexpr):
+    """The rows of a stage that are those of a part of x."""
+    first: gl.constexpr = x[0].shape[0] if part else 0
+    return tokens.slice(first, x[part].shape[0])
+
+
+@gluon.jit
+def copy_step(ring, pointers, real, slot: gl.constexpr, ahead: gl.constexpr, PREPARED: gl.constexpr, mask=None):
+    """Starts the copies of a step, `ahead` steps from where the pointers are, into a slot of the ring.
+
+    `real` are masks of the rows of each part of x that are routes' own; None copies all.
+    """
     tokens, codes, scales = ring
     x, packed, scale = pointers
-    rows = mask
-    if real is not None:
-        rows = real if mask is None else real & mask
-    async_copy.async_load(tokens[slot].slice(0, WIDTH), x + ahead * STEP, rows)
+    for part in gl.static_range(len(x)):
+        rows = mask
+        if len(x) == 1 and x[0].shape[0] <= 64:
+            rows = real[part] if mask is None else real[part] & mask
+        async_copy.async_load(slots_of(tokens[slot], x, part), x[part] + ahead * STEP, rows)
     async_copy.async_load(codes[slot], packed + ahead * (step_rows(PREPARED) * STEP // 8), mask)
     async_copy.async_load(scales[slot], scale + ahead * (step_rows(PREPARED) * STEP // 16), mask)
 
@@ -95,6 +105,13 @@ def decode_step(ring, slot: gl.constexpr, dtype: gl.constexpr, PREPARED: gl.cons
 
 
 @gluon.jit
+def multiply_part(now, tokens, acc):
+    operand: gl.constexpr = gl.DotOperandLayout(0, acc.type.layout, 2)
+    now = gl.convert_layout(now, operand, assert_trivial=True)
+    return warpgroup_mma(now, tokens.permute((1, 0)), acc, is_async=True)
+
+
+@gluon.jit
 def multiply_step(
     ring,
     pointers,
@@ -104,30 +121,38 @@ def multiply_step(
     step: gl.constexpr,
     COPY: gl.constexpr,
     DECODE: gl.constexpr,
-    WIDTH: gl.constexpr,
     STAGES: gl.constexpr,
     PREPARED: gl.constexpr,
-    mma: gl.constexpr,
 ):
     """Step `step` from where the pointers are: multiplies `now`, copies a later step if there is one, decodes the next.
 
     `copies` is a mask, not a branch, across which ptxas would not let the decoding overlap.
-    `sums` are (acc, now, before): the sums, this step's weights and those that may still be read.
+    `sums` are (accs, now, before): the sums of each part, this step's weights and those that may still be read.
     """
-    acc, now, before = sums
+    accs, now, before = sums
     tokens, _, _ = ring
+    x, _, _ = pointers
     async_copy.wait_group(STAGES - 4)
     gl.barrier()
     fence_async_shared()
-    acc = warpgroup_mma(now, tokens[step % STAGES].slice(0, WIDTH).permute((1, 0)), acc, is_async=True)
-    acc, before = warpgroup_mma_wait(1, deps=[acc, before])
+    started = ()
+    for part in gl.static_range(len(accs)):
+        started += (multiply_part(now, slots_of(tokens[step % STAGES], x, part), accs[part]),)
+    accs, before = waited(len(accs), started, before)
     if COPY:
-        copy_step(ring, pointers, real, (step + STAGES - 2) % STAGES, step + STAGES - 2, WIDTH, PREPARED, copies)
+        copy_step(ring, pointers, real, (step + STAGES - 2) % STAGES, step + STAGES - 2, PREPARED, copies)
     async_copy.commit_group()  # of nothing, perhaps: as many groups are pending in every step
     after = now
     if DECODE:
-        after = decode_step(ring, (step + 1) % STAGES, now.dtype, PREPARED, mma)
-    return acc, after, now
+        after = decode_step(ring, (step + 1) % STAGES, now.dtype, PREPARED, accs[0].type.layout)
+    return accs, after, now
+
+
+@gluon.jit
+def waited(pending: gl.constexpr, accs, before):
+    """`accs` and `before` when all products but `pending` are there."""
+    done = warpgroup_mma_wait(pending, deps=accs + (before,))
+    return done[:-1], done[-1]
 
 
 @gluon.jit
@@ -140,37 +165,48 @@ def multiply(
     STAGES: gl.constexpr,
     REST: gl.constexpr,
     PREPARED: gl.constexpr,
-    mma: gl.constexpr,
 ):
-    """The sums [ROWS, WIDTH] over k_steps of K, at least STAGES - 2; REST is k_steps % STAGES, at most STAGES - 2.
+    """The sums [ROWS, part] over k_steps of K, at least STAGES - 2; REST is k_steps % STAGES, at most STAGES - 2.
 
     Steps are not skipped by a branch: ptxas would take wgmma apart. Hence those of REST, and a step that is decoded
     after the last where REST is 0.
     """
     gl.static_assert(REST <= STAGES - 2)
     for step in gl.static_range(STAGES - 2):
-        copy_step(ring, pointers, real, step, step, WIDTH, PREPARED)
+        copy_step(ring, pointers, real, step, step, PREPARED)
         async_copy.commit_group()
     async_copy.wait_group(STAGES - 3)
     gl.barrier()
-    now = decode_step(ring, 0, pointers[0].dtype.element_ty, PREPARED, mma)
-    sums = (gl.zeros([ROWS, WIDTH], gl.float32, mma), now, now)
+    accs = ()
+    for part in gl.static_range(len(parts_of(WIDTH))):
+        accs += (
+            gl.zeros([ROWS, parts_of(WIDTH)[part]], gl.float32, mma_layout(gl.num_warps(), parts_of(WIDTH)[part])),
+        )
+    now = decode_step(ring, 0, pointers[0][0].dtype.element_ty, PREPARED, accs[0].type.layout)
+    sums = (accs, now, now)
     for start in range(0, k_steps - REST, STAGES):
         for step in gl.static_range(STAGES):
             copies = start + step + STAGES - 2 < k_steps
-            sums = multiply_step(ring, pointers, real, sums, copies, step, True, True, WIDTH, STAGES, PREPARED, mma)
-        x, packed, scale = pointers
-        words: gl.constexpr = step_rows(PREPARED) * STEP // 8
-        pointers = (x + STAGES * STEP, packed + STAGES * words, scale + STAGES * (words // 2))
+            sums = multiply_step(ring, pointers, real, sums, copies, step, True, True, STAGES, PREPARED)
+        pointers = advanced(pointers, STAGES, PREPARED)
     for step in gl.static_range(REST):
-        sums = multiply_step(
-            ring, pointers, real, sums, None, step, False, step < REST - 1, WIDTH, STAGES, PREPARED, mma
-        )
-    acc, _, before = sums
-    acc, _ = warpgroup_mma_wait(0, deps=[acc, before])
+        sums = multiply_step(ring, pointers, real, sums, None, step, False, step < REST - 1, STAGES, PREPARED)
+    accs, _, before = sums
+    accs, _ = waited(0, accs, before)
     async_copy.wait_group(0)  # copies that the mask left out write zeros, and what follows uses the ring
     gl.barrier()
-    return acc
+    return accs
+
+
+@gluon.jit
+def advanced(pointers, STAGES: gl.constexpr, PREPARED: gl.constexpr):
+    """The pointers, STAGES steps on."""
+    x, packed, scale = pointers
+    words: gl.constexpr = step_rows(PREPARED) * STEP // 8
+    rows = ()
+    for part in gl.static_range(len(x)):
+        rows += (x[part] + STAGES * STEP,)
+    return rows, packed + STAGES * words, scale + STAGES * (words // 2)
 
 
 @gluon.jit
@@ -199,6 +235,19 @@ def of_rows(layout: gl.constexpr, place, N, k_steps, count: gl.constexpr, GATED:
 
 
 @gluon.jit
+def rows_of_x(x, slots, sizes, WIDTH: gl.constexpr, part: gl.constexpr):
+    """Where the rows of a part start, and which are routes' own. A slot without a route has the block's first one's."""
+    _, k_steps, routes, rows_per_input = sizes
+    of_x: gl.constexpr = rows_layout(gl.num_warps())
+    PART: gl.constexpr = parts_of(WIDTH)[part]
+    route = gl.load(slots + first_of(parts_of(WIDTH), part) + gl.arange(0, PART, gl.SliceLayout(1, of_x)))
+    real = (route < routes)[:, None]
+    route = gl.where(route < routes, route, gl.load(slots))
+    row = (route // rows_per_input).to(gl.int64)
+    return x + row[:, None] * (k_steps * STEP) + gl.arange(0, STEP, gl.SliceLayout(0, of_x))[None, :], real
+
+
+@gluon.jit
 def sums_of(
     inputs,
     place,
@@ -209,28 +258,26 @@ def sums_of(
     REST: gl.constexpr,
     GATED: gl.constexpr,
     PREPARED: gl.constexpr,
-    mma: gl.constexpr,
 ):
     """The sums [ROWS, WIDTH] of a tile. A slot without a route reads what the block's first route does."""
     x, packed, scale = inputs
     slots, first_row, tile = place
     N, k_steps, routes, rows_per_input = sizes
     warps: gl.constexpr = gl.num_warps()
-    of_x: gl.constexpr = rows_layout(warps)
     of_codes: gl.constexpr = gl.BlockedLayout([1, 4], [16, 2], [warps, 1], [1, 0])
     of_scales: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [warps, 1], [1, 0])
 
-    route = gl.load(slots + gl.arange(0, WIDTH, gl.SliceLayout(1, of_x)))
-    real = (route < routes)[:, None] if MASKED and WIDTH <= 64 else None
-    route = gl.where(route < routes, route, gl.load(slots))
-    row = (route // rows_per_input).to(gl.int64)
-    x += row[:, None] * (k_steps * STEP) + gl.arange(0, STEP, gl.SliceLayout(0, of_x))[None, :]
+    rows, real = (), ()
+    for part in gl.static_range(len(parts_of(WIDTH))):
+        some, own = rows_of_x(x, slots, sizes, WIDTH, part)
+        rows += (some,)
+        real += (own,)
     packed = packed.to(gl.pointer_type(gl.int32), bitcast=True)  # a word has eight codes
     packed += of_rows(gl.SliceLayout(1, of_codes), place, N, k_steps, STEP // 8, GATED, PREPARED)[:, None]
     packed += gl.arange(0, STEP // 8, gl.SliceLayout(0, of_codes))[None, :]
     scale += of_rows(gl.SliceLayout(1, of_scales), place, N, k_steps, STEP // 16, GATED, PREPARED)[:, None]
     scale += gl.arange(0, STEP // 16, gl.SliceLayout(0, of_scales))[None, :]
-    return multiply(ring, (x, packed, scale), real, k_steps, WIDTH, STAGES, REST, PREPARED, mma)
+    return multiply(ring, (rows, packed, scale), real, k_steps, WIDTH, STAGES, REST, PREPARED)
 
 
 @gluon.jit
@@ -296,12 +343,15 @@ def one_tile(
     if expert >= 0:  # the grid is an upper bound
         ring = allocate_ring(x, scale, BLOCK_M, STAGES)
         slots = block_routes + block.to(gl.int64) * BLOCK_M
-        place = slots, expert * (2 * N if GATED else N), gl.program_id(0) % tiles
+        first_row, tile = expert * (2 * N if GATED else N), gl.program_id(0) % tiles
+        place = slots, first_row, tile
         for index in gl.static_range(len(widths_of(BLOCK_M))):
             if is_width(slots, routes, widths_of(BLOCK_M), index):
-                mma: gl.constexpr = mma_layout(gl.num_warps(), BLOCK_M, index)
-                acc = sums_of(inputs, place, sizes, ring, widths_of(BLOCK_M)[index], STAGES, REST, GATED, PREPARED, mma)
-                store_tile(acc, factors, out, place, sizes, limits, ring[0], ACTIVATION, WEIGHTED)
+                WIDTH: gl.constexpr = widths_of(BLOCK_M)[index]
+                accs = sums_of(inputs, place, sizes, ring, WIDTH, STAGES, REST, GATED, PREPARED)
+                for part in gl.static_range(len(accs)):
+                    place = slots + first_of(parts_of(WIDTH), part), first_row, tile
+                    store_tile(accs[part], factors, out, place, sizes, limits, ring[0], ACTIVATION, WEIGHTED)
 
 
 @gluon.jit(do_not_specialize=["k_units", "routes", "rows_per_input", "activation_alpha", "activation_limit"])
