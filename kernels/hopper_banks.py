@@ -1,53 +1,62 @@
 """Banks rearranged for the kernel for sm_90: of the same size, made once per layer."""
 
-from dataclasses import replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..contract.banks import ExpertBanks
-from .hopper import CODE_BITS, K_UNIT, PREPARED_BITS, ROWS, row_of_place
+from .device.w4a16_hopper import weight_rows
+from .hopper import CODE_BITS, K_UNIT, PREPARED_BITS, ROWS
 
 HALVES = 0x10001  # bit 0 of both halves of a word
 
 
-def rearranged(banks: ExpertBanks) -> ExpertBanks:
-    """Tiles of ROWS rows x K_UNIT of K, one after the other, each as a program copies it; codes' bits as it decodes them.
+@dataclass(frozen=True, eq=False)
+class PreparedBanks(ExpertBanks):
+    """ExpertBanks whose bytes stand in another order, for kernels that want it so; every other one refuses them."""
 
-    The shapes are those of `banks`, which are left alone; global scales and input scales are shared.
+
+def rearranged(banks: ExpertBanks) -> PreparedBanks:
+    """Tiles of ROWS rows x K_UNIT of K behind each other, as programs copy them; codes' bits as they are decoded.
+
+    `banks`, of sizes that hopper.lacks has nothing against, are left alone. Shapes stay what they were; global scales
+    and input scales are shared.
     """
-    gate_up, down = _places(banks.gate_up_packed, gated=True), _places(banks.down_packed, gated=False)
-    return replace(
-        banks,
-        gate_up_packed=_tiled(_with_bits(banks.gate_up_packed), gate_up),
-        gate_up_scale=_tiled(banks.gate_up_scale, gate_up),
-        down_packed=_tiled(_with_bits(banks.down_packed), down),
-        down_scale=_tiled(banks.down_scale, down),
-    )
+    fields = dict(banks.tensors())
+    for name, gated in (("gate_up", True), ("down", False)):
+        packed, scale = (fields[f"{name}_{kind}"] for kind in ("packed", "scale"))
+        rows = _rows_in_tiles(packed, gated)
+        fields[f"{name}_packed"] = _by_expert(packed, lambda one, rows=rows: _in_tiles(moved(one), rows, K_UNIT // 2))
+        fields[f"{name}_scale"] = _by_expert(scale, lambda one, rows=rows: _in_tiles(one, rows, K_UNIT // 16))
+    return PreparedBanks(**fields)
 
 
-def _places(packed: Tensor, gated: bool) -> Tensor:
-    """[N]: the row of an expert that is at each place of its tiles."""
+def _rows_in_tiles(packed: Tensor, gated: bool) -> Tensor:
+    """[N]: which row of an expert is at each place of its tiles."""
     rows = packed.shape[1]
-    places = [row_of_place(at % ROWS, at // ROWS, rows // 2, gated) for at in range(rows)]
-    return torch.tensor(places, device=packed.device)
+    place = torch.arange(rows, device=packed.device)
+    return weight_rows.fn(place % ROWS, place // ROWS, rows // 2, gated)
 
 
-def _tiled(bank: Tensor, places: Tensor) -> Tensor:
-    """`bank` [E, N, bytes of a row], expert by expert, which bounds the memory that this takes for a while."""
+def _by_expert(bank: Tensor, change) -> Tensor:
+    """What `change` makes of each expert's bytes, which bounds the memory that it takes meanwhile."""
     out = torch.empty_like(bank)
-    steps = bank.shape[2] // (K_UNIT // (2 if bank.dtype == torch.uint8 else 16))
     for one, place in zip(bank.view(torch.uint8), out.view(torch.uint8), strict=True):
-        tiles = one[places].view(-1, ROWS, steps, bank.shape[2] // steps).transpose(1, 2)
-        place.view(tiles.shape).copy_(tiles)
+        place.view(-1).copy_(change(one).reshape(-1))
     return out
 
 
-def _with_bits(packed: Tensor) -> Tensor:
-    out = torch.empty_like(packed)
-    for one, place in zip(packed.view(torch.int32), out.view(torch.int32), strict=True):
-        place.zero_()
-        for code, prepared in zip(CODE_BITS, PREPARED_BITS, strict=True):
-            for bit, other in zip(code, prepared, strict=True):
-                place |= (one >> bit & HALVES) << other
-    return out
+def _in_tiles(one: Tensor, rows: Tensor, step_bytes: int) -> Tensor:
+    """An expert [N, bytes of a row] as [tiles, steps, ROWS, bytes of a step]."""
+    return one[rows].view(-1, ROWS, one.shape[1] // step_bytes, step_bytes).transpose(1, 2)
+
+
+def moved(one: Tensor) -> Tensor:
+    """An expert's codes [N, K/2] with their bits where PREPARED_BITS says."""
+    words = one.view(torch.int32)
+    moved = torch.zeros_like(words)
+    for code, places in zip(CODE_BITS, PREPARED_BITS, strict=True):
+        for bit, place in zip(code, places, strict=True):
+            moved |= (words >> bit & HALVES) << place
+    return moved.view(torch.uint8)

@@ -47,7 +47,7 @@ def decode_source(bf16, prepared):
 
 @gluon.constexpr_function
 def by_product(s):
-    """PTX: codes s and s + 4 at their places in bf16. One product moves sign and magnitude, which nothing carries into."""
+    """PTX: codes s and s + 4 at their places in bf16: a product moves sign and magnitude, and neither gets a carry."""
     place = s % 2 * 4
     return [
         f"and.b32 m, {'h' if s > 1 else '$4'}, {0xF000F << place:#x};",

@@ -22,11 +22,13 @@ def is_planned(plan: LayerPlan) -> bool:
     return found["down"]
 
 
+@pytest.mark.parametrize("name", hopper.NAMES)
 @pytest.mark.parametrize("shape", CHECKPOINTS.values(), ids=CHECKPOINTS)
-def test_every_published_layer_has_it(shape):
+def test_every_published_layer_has_it(shape, name):
     for tokens in (1, 512, 32768):
-        plan = plan_layer(H200, shape, tokens, kernel=hopper.NAME)
-        assert is_planned(plan) and plan.kernel == hopper.NAME
+        plan = plan_layer(H200, shape, tokens, kernel=name)
+        assert is_planned(plan) and plan.kernel == name
+        assert [hopper.wants_prepared(plan.launch(stage)) for stage in GEMMS] == [name == hopper.PREPARED] * 2
         for stage, k in (("gate_up", shape.hidden), ("down", shape.intermediate)):
             stages, rest = (plan.launch(stage).constexpr(name) for name in ("STAGES", "REST"))
             assert k // 64 % stages == rest <= stages - 2 <= k // 64
@@ -44,9 +46,10 @@ def test_every_published_layer_has_it(shape):
     ],
 )
 def test_where_it_cannot_be_the_default_runs_and_the_reason_says_why(gpu, shape, triton, why):
-    plan = plan_layer(gpu, shape, 4096, triton=triton, kernel=hopper.NAME)
-    assert plan.kernel == hopper.NAME and plan.reason.endswith(f", not for sm_90 ({why})")
-    assert plan.launches == plan_layer(gpu, shape, 4096, triton=triton, kernel="prefill").launches
+    for name in hopper.NAMES:
+        plan = plan_layer(gpu, shape, 4096, triton=triton, kernel=name)
+        assert plan.kernel == name and plan.reason.endswith(f", not for sm_90 ({why})")
+        assert plan.launches == plan_layer(gpu, shape, 4096, triton=triton, kernel="prefill").launches
 
 
 @pytest.mark.parametrize("gpu", CATALOG, ids=lambda gpu: gpu.name)
@@ -59,15 +62,26 @@ def test_auto_takes_it_from_four_tokens_per_expert_on(gpu):
         assert (at == hopper.NAME) == (able and speed_class(gpu) == DATA_CENTER)
 
 
-def test_it_has_tiles_of_its_own():
-    with pytest.raises(ValueError, match=r"override is .*, but should be None for prefill_w4a16_hopper"):
-        plan_layer(H200, QWEN, 64, kernel=hopper.NAME, override=Tile(64))
+@pytest.mark.parametrize("name", hopper.NAMES)
+def test_it_has_tiles_of_its_own(name):
+    with pytest.raises(ValueError, match=f"override is .*, but should be None for {name}"):
+        plan_layer(H200, QWEN, 64, kernel=name, override=Tile(64))
 
 
-@pytest.mark.parametrize(("tokens", "block_m"), [(96 * 32 - 1, 64), (96 * 32, 256)])
-def test_few_tokens_per_expert_have_small_tiles(tokens, block_m):
-    plan = plan_layer(H200, QWEN, tokens, kernel=hopper.NAME)
+@pytest.mark.parametrize("name", hopper.NAMES)
+@pytest.mark.parametrize(("more", "block_m"), [(-1, 64), (0, 256)])
+def test_few_tokens_per_expert_have_small_tiles(name, more, block_m):
+    plan = plan_layer(H200, QWEN, hopper.SMALL_BELOW[name] * 32 + more, kernel=name)
     assert {plan.launch(stage).constexpr("BLOCK_M") for stage in ("list_blocks", *GEMMS)} == {block_m}
+
+
+def test_a_tile_is_the_least_of_its_widths_that_holds_its_routes():
+    for tile in (hopper.SMALL, hopper.LARGE):
+        widths = hopper.widths(tile.block_m)
+        assert list(widths) == sorted(widths) and widths[-1] == tile.block_m
+        for width in widths:
+            parts = hopper.parts(width)
+            assert sum(parts) == width and all(part.bit_count() == 1 for part in parts)
 
 
 def test_a_position_is_that_of_one_k():
