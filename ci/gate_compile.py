@@ -87,7 +87,7 @@ def compiled_for(launch: Launch, target, name: str):
     source = _source(launch)
     try:
         with _own_files(), contextlib.redirect_stdout(io.StringIO()):  # where ptxas fails, Triton prints all of the PTX
-            return triton.compile(source, target=target, options=launch.options)
+            return triton.compile(source, target=target, options=_options(launch))
     except Exception as error:
         raise GateError(f"{launch.label} on {name} does not compile, but should: {_last_line(error)}") from error
 
@@ -107,7 +107,7 @@ def assembled(launch: Launch, head: Binary, head_capability: Capability, capabil
 
     backend = make_backend(GPUTarget("cuda", 10 * capability[0] + capability[1], 32))
     stages, ptx = {}, retargeted(head.ptx, capability)
-    backend.add_stages(stages, backend.parse_options(launch.options), Language.TRITON)
+    backend.add_stages(stages, backend.parse_options(_options(launch)), Language.TRITON)
     try:
         with _own_files(), contextlib.redirect_stdout(io.StringIO()):
             cubin = stages["cubin"](ptx, {})
@@ -129,6 +129,10 @@ def _source(launch: Launch):
     if function.is_gluon():
         from triton.experimental.gluon._runtime import GluonASTSource as ASTSource
     return ASTSource(function, {name: signature[name] for name in function.arg_names}, constants, attributes)
+
+
+def _options(launch: Launch) -> dict:
+    return {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "enable_fp_fusion": launch.fp_fusion}
 
 
 def _check_arguments(launch: Launch, function) -> None:

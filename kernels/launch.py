@@ -25,16 +25,9 @@ class Launch:
     num_stages: int = 1
     instruction: str | None = None
     fp_fusion: bool = False
-    max_registers: int | None = None
 
     def constexpr(self, name: str):
         return dict(self.constexprs)[name]
-
-    @property
-    def options(self) -> dict:
-        """What Triton is told beside the constants."""
-        options = {"num_warps": self.num_warps, "num_stages": self.num_stages, "enable_fp_fusion": self.fp_fusion}
-        return options if self.max_registers is None else {**options, "maxnreg": self.max_registers}
 
     @property
     def label(self) -> str:
@@ -66,7 +59,8 @@ def _declared(arguments: str, divisible: str) -> tuple[tuple[tuple[str, str], ..
 
 def start(launch: Launch, grid: tuple[int, ...], **arguments):
     """Starts `launch` on `arguments`, by name; raises TypeError for one that it does not take. The compiled binary."""
+    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "enable_fp_fusion": launch.fp_fusion}
     ordered = [arguments.pop(name) for name, _ in launch.arguments]
     if arguments:
         raise TypeError(f"{launch.stage} does not take {', '.join(arguments)}")
-    return device_function(launch)[grid](*ordered, **dict(launch.constexprs), **launch.options)
+    return device_function(launch)[grid](*ordered, **dict(launch.constexprs), **options)
