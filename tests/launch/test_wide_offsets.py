@@ -5,11 +5,11 @@ import torch
 
 from nvfp4_suite.contract.banks import ExpertBanks
 from nvfp4_suite.contract.kernel import Kernel
-from nvfp4_suite.kernels import hopper
 from nvfp4_suite.kernels.registry import KERNELS
 from nvfp4_suite.reference import judge
 
 from ..moe.edges import EDGES, shape_of
+from ..moe.gate_up import activates
 
 every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
 
@@ -47,9 +47,9 @@ def test_a_bank_of_more_than_2_31_bytes(kernel: Kernel, device):
 def test_activations_of_more_than_2_31_elements(kernel: Kernel, device):
     """Equal tokens give equal rows, the last one behind 2.16e9 elements of gate_up, where the kernel stores it.
 
-    The kernel for sm_90 stores the activation of gate and up, half as many: it gets twice the tokens.
+    A GEMM that stores the activation of gate and up, half as many, gets twice the tokens.
     """
-    stored = 1 if kernel.name == hopper.NAME else 2
+    stored = 1 if activates(kernel.name) else 2
     shape, tokens = shape_of("large activations", kernel.name), EDGES["large activations"][1] * 2 // stored
     banks = _banks(shape.experts, shape.hidden, shape.intermediate, device)
     assert tokens * stored * banks.intermediate > 2**31

@@ -18,6 +18,11 @@ W4A16 = [name for name in REGISTERED if can_run(KERNELS[name])]
 CARD = Gpu("NVIDIA H200", (9, 0)) if INTERPRETED else gpus.current(0)  # interpreted: where a scale can be NaN
 
 
+def activates(kernel: str) -> bool:
+    """Whether the first GEMM of `kernel` has the activation in it, under the Triton at hand."""
+    return kernel == hopper.NAME and experts.release() in hopper.TRITONS
+
+
 def gate_up(kernel: str, x: torch.Tensor, packed, scale, global_scale) -> torch.Tensor:
     """[M, N] on the CPU: x [M, K] of one expert's tokens times its bank [N, K], as `kernel`'s plan for them runs it.
 
@@ -25,15 +30,14 @@ def gate_up(kernel: str, x: torch.Tensor, packed, scale, global_scale) -> torch.
     first GEMM has the activation in it, it is the second one, as down of a layer whose hidden size is N.
     """
     m, n, k = len(x), len(packed), x.shape[1]
-    in_first = kernel == hopper.NAME
-    shape = LayerShape(1, 1, n, k) if in_first else LayerShape(1, 1, k, n // 2)
+    shape = LayerShape(1, 1, n, k) if activates(kernel) else LayerShape(1, 1, k, n // 2)
     dtype = "bf16" if x.dtype == torch.bfloat16 else "fp16"
     plan = plan_layer(CARD, shape, m, dtype=dtype, kernel=kernel)
     ids, weights = torch.zeros(m, 1, dtype=torch.int32, device=x.device), torch.ones(m, 1, device=x.device)
     bank = packed[None], scale[None], global_scale[None]
     with poisoned_allocations(), checked_addresses():
         routed = experts.routed_by(plan, weights, ids)
-        if in_first:
+        if activates(kernel):
             interleaved = hopper_layer.interleave_k(plan.launch("interleave_k"), x)
             return hopper_layer.down(plan.launch("down"), interleaved, bank, routed).cpu()
         return experts.gemm(plan.launch("gate_up"), x, *bank, *routed).cpu()
