@@ -13,7 +13,7 @@ from nvfp4_suite.kernels.variants import WORD_K
 # What hidden and intermediate are multiples of, so that a kernel has its own launches. Other kernels take any.
 UNITS = {hopper.NAME: 256, "prefill_w4a16_words": WORD_K, w4a4.SPECIALIZED: w4a4.SPECIALIZED_K}
 
-# Of each edge the shape, the least that shows it, and tokens. tests/plan/test_edges.py asks for every kernel's plan.
+# Of each edge the shape, the least that shows it, and tokens. test_edge_shapes.py asks for every kernel's plan.
 EDGES: dict[str, tuple[LayerShape, int]] = {
     "odd input": (LayerShape(3, 2, 48, 32), 5),
     "known sums": (LayerShape(1, 1, 16, 16), 2),
@@ -23,6 +23,7 @@ EDGES: dict[str, tuple[LayerShape, int]] = {
     "repeated, many steps": (LayerShape(8, 4, 2048, 512), 64),
     "captured": (LayerShape(8, 2, 128, 64), 40),
     "far apart": (LayerShape(1, 1, 2**13, 16), 2),
+    "whole steps": (LayerShape(1, 1, 192, 16), 33),
     "one tile": (LayerShape(1, 1, 64, 32), 64),
     "long rows": (LayerShape(1, 1, 2**20, 16), 2_049 + 64),
     "many routes": (LayerShape(8, 8, 7168, 16), 37_450),

@@ -6,20 +6,26 @@ the first 32 rows alone; and padding of 1 added to the sums.
 
 import pytest
 
-from nvfp4_suite.kernels import hopper
 from nvfp4_suite.kernels.decode import NAME as DECODE
 from nvfp4_suite.reference import judge
 
 from ..behind_rows import RAGGED_K, among_poison
 from ..engine import INTERPRETED
+from .edges import UNITS, shape_of
 from .gate_up import W4A16, gate_up
 
 N = 32  # half a tile of weight rows
 
-# Kernels that have no launches of their own for a K of that list, and what they have some for: 3 and 5 times 64.
-WHOLE_K = {"prefill_w4a16_words": (192, N), hopper.NAME: (320, 128)}
-RUNS = [(kernel, k, N) for kernel in W4A16 if kernel not in WHOLE_K for k in RAGGED_K]
-RUNS += [(kernel, *WHOLE_K[kernel]) for kernel in W4A16 if kernel in WHOLE_K]
+
+def _sizes(kernel: str) -> list[tuple[int, int]]:
+    """(K, N): of a kernel whose own launches take no ragged K those that they take."""
+    if kernel not in UNITS:
+        return [(k, N) for k in RAGGED_K]
+    shape = shape_of("whole steps", kernel)
+    return [(shape.hidden, 2 * shape.intermediate)]
+
+
+RUNS = [(kernel, *sizes) for kernel in W4A16 for sizes in _sizes(kernel)]
 
 
 @pytest.mark.fault("ROCm/aiter#2900")
