@@ -16,6 +16,7 @@ from nvfp4_suite.reference.draws.layer import draw
 
 from ..engine import INTERPRETED, runs_here
 from ..poison import poisoned_allocations
+from .edges import EDGES, shape_of
 
 
 def taken(cases: Iterable[Case]) -> list:
@@ -23,14 +24,25 @@ def taken(cases: Iterable[Case]) -> list:
 
     Raises ValueError for a kernel that takes none of them: it would be tested by nothing, without a word.
     """
-    cases, pairs = list(cases), []
+    cases = list(cases)
+    return [pair for kernel in KERNELS.values() for pair in _pairs(kernel, cases)]
+
+
+def at_edge(edge: str) -> list:
+    """As `taken`, of random inputs to the layer of `edge` (edges.EDGES), which is each kernel's own."""
+    tokens, pairs = EDGES[edge][1], []
     for kernel in KERNELS.values():
-        mine = [case for case in cases if kernel.promise.takes(case)]
-        if not mine:
-            raise ValueError(f"{kernel.name} takes none of {len(cases)} cases, but should be tested: {kernel.promise}")
-        here = [case for case in mine if runs_here(kernel, case)]
-        pairs += [pytest.param(case, kernel, id=f"{case.id}-{kernel.name}") for case in here]
+        shape, formats = shape_of(edge, kernel.name), kernel.promise.formats
+        pairs += _pairs(kernel, [Case(shape, tokens, inputs="random", format=name) for name in formats])
     return pairs
+
+
+def _pairs(kernel: Kernel, cases: list[Case]) -> list:
+    mine = [case for case in cases if kernel.promise.takes(case)]
+    if not mine:
+        raise ValueError(f"{kernel.name} takes none of {len(cases)} cases, but should be tested: {kernel.promise}")
+    here = [case for case in mine if runs_here(kernel, case)]
+    return [pytest.param(case, kernel, id=f"{case.id}-{kernel.name}") for case in here]
 
 
 @lru_cache(maxsize=8)

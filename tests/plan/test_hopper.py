@@ -2,6 +2,7 @@
 
 import pytest
 
+from nvfp4_suite.cases.layers import ALL
 from nvfp4_suite.contract.gpu_names import DATA_CENTER, speed_class
 from nvfp4_suite.contract.gpus import CATALOG, Gpu
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
@@ -91,3 +92,31 @@ def test_a_position_is_that_of_one_k():
     for t in range(4):
         mine = [order[16 * s + 2 * t + place] for s in range(4) for place in (0, 1, 8, 9)]
         assert sorted(mine) == list(range(16 * t, 16 * t + 16))
+
+
+def loops(shape: LayerShape, tokens: int) -> dict[str, tuple[int, int]]:
+    """(STAGES, REST) of each GEMM over K; empty where the default kernel stands in."""
+    plan = plan_layer(H200, shape, tokens, kernel=hopper.NAME)
+    if hopper.lacks(H200, shape, "3.8.0"):
+        return {}
+    return {stage: tuple(map(plan.launch(stage).constexpr, ("STAGES", "REST"))) for stage in GEMMS}
+
+
+CASES = [case for case in ALL if case.format == "w4a16"]
+
+
+def test_some_case_runs_every_loop_that_a_shape_can_have():
+    """Of more K than there are before the numbers of steps repeat themselves, in either tile."""
+    sizes = range(hopper.LEAST_K, 200 * hopper.K_UNIT, hopper.K_UNIT)
+    shapes = [LayerShape(1, 1, *both) for k in sizes for both in ((k, hopper.LEAST_K), (hopper.LEAST_K, k))]
+    crowds = (1, hopper.SMALL_BELOW)
+    possible = {loop for shape in shapes for tokens in crowds for loop in loops(shape, tokens).items()}
+    assert {stage for stage, _ in possible} == set(GEMMS)
+    assert possible == {loop for case in CASES for loop in loops(case.shape, case.tokens).items()}
+
+
+def test_a_smoke_case_goes_twice_round_the_loop():
+    """Sanitizers see these alone."""
+    smoke = [case for case in CASES if case.tier == "smoke" and loops(case.shape, case.tokens)]
+    turns = [case.shape.intermediate // hopper.K_UNIT // loops(case.shape, case.tokens)["down"][0] for case in smoke]
+    assert max(turns) >= 2
