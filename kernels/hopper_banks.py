@@ -25,11 +25,16 @@ def rearranged(banks: ExpertBanks) -> PreparedBanks:
     """
     fields = dict(banks.tensors())
     for name, gated in (("gate_up", True), ("down", False)):
-        packed, scale = (fields[f"{name}_{kind}"] for kind in ("packed", "scale"))
-        rows = _rows_in_tiles(packed, gated)
-        fields[f"{name}_packed"] = _by_expert(packed, lambda one, rows=rows: _in_tiles(moved(one), rows, K_UNIT // 2))
-        fields[f"{name}_scale"] = _by_expert(scale, lambda one, rows=rows: _in_tiles(one, rows, K_UNIT // 16))
+        kinds = f"{name}_packed", f"{name}_scale"
+        fields |= zip(kinds, rearranged_bank(*(fields[kind] for kind in kinds), gated), strict=True)
     return PreparedBanks(**fields)
+
+
+def rearranged_bank(packed: Tensor, scale: Tensor, gated: bool) -> tuple[Tensor, Tensor]:
+    """Both of one GEMM, u8 [E, N, K/2] and e4m3 [E, N, K/16]. `gated`: N is gate's rows and then up's."""
+    rows = _rows_in_tiles(packed, gated)
+    tiled = _by_expert(packed, lambda one: _in_tiles(moved(one), rows, K_UNIT // 2))
+    return tiled, _by_expert(scale, lambda one: _in_tiles(one, rows, K_UNIT // 16))
 
 
 def _rows_in_tiles(packed: Tensor, gated: bool) -> Tensor:

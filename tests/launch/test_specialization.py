@@ -9,6 +9,7 @@ from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels import experts, hopper, w4a4
 from nvfp4_suite.kernels.launch import Launch, device_function
 from nvfp4_suite.kernels.plan import plan_layer
+from nvfp4_suite.kernels.registry import KERNELS
 
 from ..engine import COMPARED
 from ..moe.subject import layer_arguments, plan_options
@@ -29,7 +30,7 @@ def test_every_launch_compiles_as_declared(shape, tokens, weight_on_input, kerne
 
 
 # The kernel for sm_90 has the last of SHAPES alone for its own; elsewhere the default stands in for it.
-OTHERS = sorted({*COMPARED, hopper.NAME})
+OTHERS = sorted({*COMPARED, *hopper.NAMES})
 
 
 @pytest.mark.parametrize("kernel", OTHERS)
@@ -38,7 +39,8 @@ def test_every_compared_kernel_compiles_as_declared(shape, kernel, device, monke
     case = Case(shape, 33, inputs="random")
     options = {"kernel": kernel, "triton": experts.release(), **plan_options(case)}
     plan = plan_layer(gpus.current(0), shape, case.tokens, **options)
-    check_compiled_as_declared(plan, experts, monkeypatch, *layer_arguments(random_inputs(case).to(device)))
+    x, banks, *routing = layer_arguments(random_inputs(case).to(device))
+    check_compiled_as_declared(plan, experts, monkeypatch, x, KERNELS[kernel].prepare(banks), *routing)
 
 
 def check_compiled_as_declared(plan, module, monkeypatch, *arguments) -> None:

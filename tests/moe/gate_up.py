@@ -6,6 +6,7 @@ from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.gpus import Gpu
 from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels import experts, hopper, hopper_layer
+from nvfp4_suite.kernels.hopper_banks import rearranged_bank
 from nvfp4_suite.kernels.plan import plan_layer
 from nvfp4_suite.kernels.registry import KERNELS
 
@@ -20,7 +21,7 @@ CARD = Gpu("NVIDIA H200", (9, 0)) if INTERPRETED else gpus.current(0)  # interpr
 
 def activates(kernel: str) -> bool:
     """Whether the first GEMM of `kernel` has the activation in it, under the Triton at hand."""
-    return kernel == hopper.NAME and experts.release() in hopper.TRITONS
+    return kernel in hopper.NAMES and experts.release() in hopper.TRITONS
 
 
 def gate_up(kernel: str, x: torch.Tensor, packed, scale, global_scale) -> torch.Tensor:
@@ -38,6 +39,7 @@ def gate_up(kernel: str, x: torch.Tensor, packed, scale, global_scale) -> torch.
     with poisoned_allocations(), checked_addresses():
         routed = experts.routed_by(plan, weights, ids)
         if activates(kernel):
+            bank = (*rearranged_bank(*bank[:2], gated=False), bank[2]) if kernel == hopper.PREPARED else bank
             interleaved = hopper_layer.interleave_k(plan.launch("interleave_k"), x)
             return hopper_layer.down(plan.launch("down"), interleaved, bank, routed).cpu()
         return experts.gemm(plan.launch("gate_up"), x, *bank, *routed).cpu()

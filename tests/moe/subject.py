@@ -9,6 +9,8 @@ import torch
 from nvfp4_suite.contract.case import Case, Inputs, random_inputs, torch_dtype
 from nvfp4_suite.contract.kernel import Kernel
 from nvfp4_suite.kernels import experts
+from nvfp4_suite.kernels.hopper import wants_prepared
+from nvfp4_suite.kernels.hopper_banks import rearranged
 from nvfp4_suite.kernels.plan import LayerPlan
 from nvfp4_suite.kernels.registry import KERNELS
 from nvfp4_suite.reference import judge, moe
@@ -74,8 +76,10 @@ def run_kernel(kernel: Kernel, inputs: Inputs, device: str, **options) -> torch.
 def run_plan(plan: LayerPlan, case: Case, device: str) -> torch.Tensor:
     """The output of `plan`, whichever GPU it was made for, on the CPU, from poisoned buffers."""
     limits = {name: case.options[name] for name in ("activation_alpha", "activation_limit")}
+    x, banks, *routing = layer_arguments(inputs_of(case).to(device))
+    banks = rearranged(banks) if wants_prepared(plan.launch("gate_up")) else banks
     with poisoned_allocations():
-        out = experts.run(plan, *layer_arguments(inputs_of(case).to(device)), **limits)
+        out = experts.run(plan, x, banks, *routing, **limits)
     return out.cpu()
 
 

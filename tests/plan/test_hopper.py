@@ -109,7 +109,7 @@ def test_some_case_runs_every_loop_that_a_shape_can_have():
     """Of more K than there are before the numbers of steps repeat themselves, in either tile."""
     sizes = range(hopper.LEAST_K, 200 * hopper.K_UNIT, hopper.K_UNIT)
     shapes = [LayerShape(1, 1, *both) for k in sizes for both in ((k, hopper.LEAST_K), (hopper.LEAST_K, k))]
-    crowds = (1, hopper.SMALL_BELOW)
+    crowds = (1, *hopper.SMALL_BELOW.values())
     possible = {loop for shape in shapes for tokens in crowds for loop in loops(shape, tokens).items()}
     assert {stage for stage, _ in possible} == set(GEMMS)
     assert possible == {loop for case in CASES for loop in loops(case.shape, case.tokens).items()}

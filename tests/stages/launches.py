@@ -7,7 +7,8 @@ import torch
 from nvfp4_suite.cases.stages import GEMMS, GemmCase
 from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.gpus import PORTABLE, Gpu
-from nvfp4_suite.kernels import experts, hopper_layer
+from nvfp4_suite.kernels import experts, hopper, hopper_layer
+from nvfp4_suite.kernels.hopper_banks import rearranged_bank
 from nvfp4_suite.kernels.plan import LayerPlan
 from nvfp4_suite.reference.draws.stages import Gemm, draw_gemm
 
@@ -39,6 +40,8 @@ def gemm(plan: LayerPlan, stage: str, gemms: list[Gemm], device: str) -> list[to
     with poisoned_allocations():
         routed = experts.routed_by(plan, topk_weights.flatten()[:, None].to(device), ids)
         rows = x.flatten(0, 1).to(device)
+        if hopper.wants_prepared(plan.launch(stage)):
+            banks = *rearranged_bank(*banks[:2], gated=False), banks[2]
         if interleave := plan.launch("interleave_k"):
             out = hopper_layer.down(plan.launch(stage), hopper_layer.interleave_k(interleave, rows), banks, routed)
         else:

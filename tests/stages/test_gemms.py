@@ -52,16 +52,17 @@ HOPPER = [
     GemmCase(40, 256, 320, "fp16"),
     GemmCase(70, 384, 384),
     GemmCase(130, 256, 704, "fp16"),
+    GemmCase(200, 256, 256),
 ]
 
 
 def _hopper_plans(case: GemmCase) -> list[LayerPlan]:
-    """Either tile of its second GEMM; none where it has none of its own."""
+    """Either tile of its second GEMM, on banks as they are and prepared; none where it has none of its own."""
     if not (can_run(registry.KERNELS[hopper.NAME]) and activates(hopper.NAME)):
         return []
     shape = LayerShape(case.experts, 1, case.n, case.k)
-    crowds = [case.experts * least for least in (1, hopper.SMALL_BELOW)]
-    return [plan_layer(launches.CARDS[1], shape, one, kernel=hopper.NAME, dtype=case.dtype) for one in crowds]
+    crowds = [(name, case.experts * least) for name in hopper.NAMES for least in (1, hopper.SMALL_BELOW[name])]
+    return [plan_layer(launches.CARDS[1], shape, one, kernel=name, dtype=case.dtype) for name, one in crowds]
 
 
 RUNS = [(case, stage, plan) for case in W4A16 for stage in STAGES for plan in _plans(case, stage)]

@@ -12,6 +12,7 @@ from nvfp4_suite.contract.case import torch_dtype
 from nvfp4_suite.kernels import hopper
 from nvfp4_suite.kernels.device.hopper_decode import LACKING, ROWS, STEP, decode, decoded_layout
 from nvfp4_suite.kernels.device.w4a16_hopper import store_tile, weight_rows
+from nvfp4_suite.kernels.hopper_banks import moved
 from nvfp4_suite.reference import formats, judge
 
 from ..linear.layer import random
@@ -29,12 +30,14 @@ def assembled(source: str, _registers: str, operands: list[torch.Tensor], dtype:
     return torch.stack(found, -2)
 
 
+@pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_a_decoded_step_has_each_position_the_weight_that_its_activation_is_for(dtype):
+def test_a_decoded_step_has_each_position_the_weight_that_its_activation_is_for(dtype, prepared):
     weights = random(1, ROWS.value, STEP.value, dtype)
-    words = weights.packed.view(torch.int32).view(ROWS.value, 4, 2)
+    packed = moved(weights.packed) if prepared else weights.packed
+    words = packed.view(torch.int32).view(ROWS.value, 4, 2)
     decoded = on_torch(decode, inline_asm_elementwise=assembled)
-    found = decoded(Shared(words), Shared(weights.scale), torch_dtype(dtype), None, None)
+    found = decoded(Shared(words), Shared(weights.scale), torch_dtype(dtype), prepared, None, None)
     codes, scale = formats.unpack(weights.packed), formats.decode_e4m3(weights.scale.view(torch.uint8))
     wanted = formats.decode_e2m1(codes) * scale.repeat_interleave(16, 1) / LACKING.value
     judge.bitwise(found, wanted[:, ORDER].to(torch_dtype(dtype)))
