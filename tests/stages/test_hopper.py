@@ -62,9 +62,11 @@ def test_a_plan_for_sm_90_is_refused_elsewhere_before_anything_runs():
         run_plan(plan, case, "cpu")
 
 
+@pytest.mark.parametrize("piece", [1, 2**26], ids=["a tile at once", "all at once"])
 @pytest.mark.parametrize("gated", [False, True])
-def test_a_prepared_bank_has_each_tile_and_step_in_one_piece(gated):
+def test_a_prepared_bank_has_each_tile_and_step_in_one_piece(gated, piece, monkeypatch):
     """Row `weight_rows` of a tile at its place, in the bytes that a program copies at once; codes' bits are moved."""
+    monkeypatch.setattr(hopper_banks, "PIECE", piece)
     bank = random_inputs(Case(LayerShape(2, 1, 256, 320), 1, inputs="random")).banks
     prepared = hopper_banks.rearranged(bank)
     name, tiles = ("gate_up", 320 // 64) if gated else ("down", 256 // 128)
