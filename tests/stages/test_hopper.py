@@ -108,6 +108,17 @@ def test_prepared_banks_are_refused_by_plans_for_others_and_others_by_plans_for_
             experts.run(plan, inputs.hidden_states, banks, *rows)
 
 
+def test_auto_is_the_kernel_for_prepared_banks_or_none():
+    """On the CPU, where it cannot be, its plan is the default kernel's, which reads no such banks."""
+    case = Case(LayerShape(2, 2, 256, 256), 5, inputs="random")
+    inputs = random_inputs(case)
+    banks = hopper_banks.rearranged(inputs.banks)
+    with pytest.raises(
+        ValueError, match="banks are PreparedBanks, but should be ExpertBanks for prefill_w4a16_prepared"
+    ):
+        experts.fused_experts(inputs.hidden_states, banks, inputs.topk_weights, inputs.topk_ids)
+
+
 def test_plans_and_kernels_mean_the_same_sizes():
     assert (ROWS.value, STEP.value) == (hopper.ROWS, hopper.K_UNIT)
     for tile in (hopper.SMALL, hopper.LARGE):
