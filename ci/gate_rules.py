@@ -133,9 +133,9 @@ def _of_kernel(facts: Facts, launch: Launch) -> Iterator[str]:
 
 
 def _of_hopper(facts: Facts, launch: Launch) -> Iterator[str]:
-    steps, planned = hopper.steps_in_code(launch), hopper.shared_memory(launch)
-    if facts.warpgroup_arrives != steps:
-        found = f"{facts.warpgroup_arrives} times, but should {steps} times, once a step"
+    products, planned = hopper.products_in_code(launch), hopper.shared_memory(launch)
+    if facts.warpgroup_arrives != products:
+        found = f"{facts.warpgroup_arrives} times, but should {products} times, once a product"
         yield f"a warp group waits for its registers {found}: wgmma must not be taken apart"
     if facts.shared_bytes != planned:
         yield f"shared memory is {facts.shared_bytes:,} bytes, but should be {planned:,}, the ring's"

@@ -141,9 +141,10 @@ def _samples(gpu: Gpu, triton: str) -> list[Launch]:
 
 
 def _hopper(gpu: Gpu, triton: str) -> list[Launch]:
-    """All of the kernel for sm_90 that plans of published shapes can choose."""
+    """All of the kernel for sm_90 that plans of published shapes can choose; on prepared banks with one activation."""
     if gpu.capability != hopper.CAPABILITY or triton not in hopper.TRITONS:
         return []
+    options = [(hopper.NAME, activation) for activation in ACTIVATIONS] + [(hopper.PREPARED, "silu")]
     return _distinct(
         plan_layer(
             gpu,
@@ -153,10 +154,10 @@ def _hopper(gpu: Gpu, triton: str) -> list[Launch]:
             dtype=dtype,
             activation=activation,
             weight_on_input=weigh,
-            kernel=hopper.NAME,
+            kernel=name,
         )
         for shape, dtype, weigh in product(CHECKPOINTS.values(), DTYPES, (False, True))
-        for tokens, activation in product(TOKENS, ACTIVATIONS)
+        for tokens, (name, activation) in product(TOKENS, options)
     )
 
 

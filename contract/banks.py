@@ -65,7 +65,7 @@ class ExpertBanks:
 
     def to(self, device) -> "ExpertBanks":
         """The same banks on `device`."""
-        return ExpertBanks(**{name: tensor.to(device) for name, tensor in self.tensors()})
+        return type(self)(**{name: tensor.to(device) for name, tensor in self.tensors()})
 
     def without_input_scales(self) -> "ExpertBanks":
         """The same banks for kernels that leave the activations alone."""

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from ..contract.banks import ExpertBanks
 from ..contract.case import torch_dtype
+from . import hopper
+from .hopper_banks import PreparedBanks
 from .launch import Launch
 from .plan import LayerPlan
 
@@ -91,6 +93,9 @@ def check_plan(plan: LayerPlan, hidden_states: Tensor, banks: ExpertBanks, topk_
         raise ValueError(f"plan is for {plan.dtype}, but hidden_states is {hidden_states.dtype}")
     if hidden_states.shape[0] and not plan.launches:
         raise ValueError(f"plan is for zero tokens, but hidden_states has {hidden_states.shape[0]}")
+    wanted = PreparedBanks if hopper.wants_prepared(plan.launch("gate_up")) else ExpertBanks
+    if plan.launches and type(banks) is not wanted:
+        raise ValueError(f"banks are {type(banks).__name__}, but should be {wanted.__name__} for {plan.kernel}")
     check_runs_here("hidden_states", hidden_states)
 
 

@@ -13,6 +13,7 @@ from ..contract.banks import ExpertBanks
 from . import hopper, hopper_layer, prefill, w4a4_layer
 from .arguments import as_declared, check_ids, check_plan, check_sizes, check_tensors, dtype_name, plain, positive
 from .columns import by_columns
+from .hopper_banks import PreparedBanks, rearranged
 from .launch import Launch, start
 from .plan import LayerPlan, plan_layer
 from .w4a4_layer import Scales
@@ -36,9 +37,9 @@ def fused_experts(
     `hidden_states` [T, H] bf16 or fp16; `topk_weights` f32 and `topk_ids` i32 [T, top_k]; an id outside [0, E) adds
     nothing. `activation_alpha` and `activation_limit` are swigluoai's. `scales`: Scales.of(banks), which W4A4 needs;
     None computes them in the first call with these banks, which waits for the GPU, so that no graph can capture it,
-    and remembers them. "auto" needs them where its plan is W4A4. CPU tensors run in Triton's interpreter under the
-    portable plan, once ci/interpreter.py has repaired it. Raises TypeError or ValueError, naming the argument, before
-    anything is launched.
+    and remembers them. "auto" needs them where its plan is W4A4; on banks from `prepared` it is the kernel for these.
+    CPU tensors run in Triton's interpreter under the portable plan, once ci/interpreter.py has repaired it. Raises
+    TypeError or ValueError, naming the argument, before anything is launched.
     """
     check_tensors(hidden_states, banks, topk_weights, topk_ids)
     plan = plan_layer(
@@ -50,10 +51,20 @@ def fused_experts(
         activation=activation,
         weight_on_input=weight_on_input,
         input_scales=banks.gate_up_input_scale is not None,
-        kernel=kernel,
+        kernel=hopper.PREPARED if kernel == "auto" and isinstance(banks, PreparedBanks) else kernel,
     )
     options = {"activation_alpha": activation_alpha, "activation_limit": activation_limit, "scales": scales}
     return run(plan, hidden_states, banks, topk_weights, topk_ids, **options)
+
+
+def prepared(banks: ExpertBanks) -> ExpertBanks:
+    """`banks` as kernel="prefill_w4a16_prepared" reads them: PreparedBanks, of the same size, where it can be had.
+
+    That is on a GPU of sm_90, for sizes that hopper.lacks has nothing against; elsewhere it reads `banks` themselves.
+    """
+    if hopper.lacks(gpu_of(banks.device), banks.layer_shape(1), release()):
+        return banks
+    return rearranged(banks)
 
 
 @cache

@@ -12,7 +12,8 @@ from . import pointwise, prefill
 from .launch import Launch, declare
 from .tiles import Tile
 
-NAME = "prefill_w4a16_hopper"
+NAME, PREPARED = "prefill_w4a16_hopper", "prefill_w4a16_prepared"  # on banks as they are, and on hopper_banks.py's
+NAMES = (NAME, PREPARED)
 CAPABILITY = (9, 0)
 TRITONS = ("3.8.0", "3.9.0")  # earlier releases lack parts of Gluon
 GATE_UP, DOWN = "w4a16_hopper.w4a16_hopper_gate_up", "w4a16_hopper.w4a16_hopper_down"
@@ -20,13 +21,13 @@ GATE_UP, DOWN = "w4a16_hopper.w4a16_hopper_gate_up", "w4a16_hopper.w4a16_hopper_
 K_UNIT = 64
 ROWS = 128  # weight rows of a tile
 LARGE = Tile(256, block_n=ROWS, num_warps=8)
-SMALL = Tile(64, block_n=ROWS, num_warps=4)
+SMALL = Tile(64, block_n=ROWS, num_warps=8)
 STAGES = (6, 5, 4)  # the first that `stages_of` can take
-SMALL_BELOW = 96  # tokens per expert
 AUTO_FROM = 4  # tokens per expert, from where on "auto" takes it
 
-# By `nox -s bench` a layer of Qwen3.6 takes 0.59, 0.59 and 0.56 of the default kernel's time at 32, 256 and 1024 tokens
-# per expert. Neither its tiles nor SMALL_BELOW and AUTO_FROM were searched for.
+# Below so many tokens per expert SMALL is faster, by how gate_up reads its bank, as it is and prepared: of Qwen3.6,
+# Gemma-4, GLM-4.7 and MiniMax-M2.5 with 32 to 256 of them, on one H200. AUTO_FROM was not searched for.
+SMALL_BELOW = {NAME: 80, PREPARED: 144}
 SOURCE = "ours, one H200"
 
 # What hidden and intermediate are multiples of, so that tiles are whole: of down they have 128 columns, of gate_up 64.
@@ -42,6 +43,12 @@ def k_of_position(position: int) -> int:
     """
     s, h, t, j = position // 16 % 4, position // 8 % 2, position // 2 % 4, position % 2
     return position // 64 * 64 + 16 * t + 8 * h + 4 * j + s
+
+
+# Which bits of a word's halves hold code s and code s + 4, from the mantissa's on to the sign: as the checkpoint has
+# them, and as prepared banks do, where a shift brings all of a code to its place in bf16, but for the last code's.
+CODE_BITS = tuple(tuple(range(4 * s, 4 * s + 4)) for s in range(4))
+PREPARED_BITS = ((6, 7, 8, 15), (3, 4, 5, 12), (0, 1, 2, 9), (13, 10, 11, 14))
 
 
 def lacks(gpu: Gpu, shape: LayerShape, triton: str) -> str:
@@ -68,10 +75,10 @@ def stages_of(k: int) -> int | None:
     return next((stages for stages in STAGES if k // K_UNIT % stages <= stages - 2), None)
 
 
-def steps_in_code(launch: Launch) -> int:
-    """How many steps of K a binary has in its code: for each width of a tile those of the loop and REST."""
+def products_in_code(launch: Launch) -> int:
+    """How many products a binary has in its code: those of the loop and REST, for each part of each width of a tile."""
     steps = launch.constexpr("STAGES") + launch.constexpr("REST")
-    return len(widths(launch.constexpr("BLOCK_M"))) * steps
+    return sum(len(parts(width)) for width in widths(launch.constexpr("BLOCK_M"))) * steps
 
 
 def shared_memory(launch: Launch) -> int:
@@ -82,27 +89,42 @@ def shared_memory(launch: Launch) -> int:
 
 def widths(block_m: int) -> tuple[int, ...]:
     """How many routes a tile of a block may be for: what is padded stays little, and each is code of its own."""
-    return (64, 128, 256) if block_m == 256 else (block_m // 2, block_m)
+    return (64, 128, 192, 256) if block_m == 256 else (32, 64)
 
 
-def tile(tokens_per_expert: float) -> Tile:
-    return LARGE if tokens_per_expert >= SMALL_BELOW else SMALL
+def parts(width: int) -> tuple[int, ...]:
+    """A width in powers of two, which the sizes of tensors are, the largest first."""
+    largest = 1 << width.bit_length() - 1
+    return (largest, width - largest) if width > largest else (width,)
 
 
-def launches(shape: LayerShape, tile: Tile, dtype: str, activation: str, weight_on_input: bool) -> tuple[Launch, ...]:
-    """All launches in the order they run, for activations of `dtype` ("bf16" or "fp16")."""
+def tile(name: str, tokens_per_expert: float) -> Tile:
+    """The tile of a kernel of NAMES."""
+    return LARGE if tokens_per_expert >= SMALL_BELOW[name] else SMALL
+
+
+def wants_prepared(launch: Launch | None) -> bool:
+    """Whether `launch` reads prepared banks, and no others."""
+    return launch is not None and dict(launch.constexprs).get("PREPARED", False)
+
+
+def launches(
+    name: str, shape: LayerShape, tile: Tile, dtype: str, activation: str, weight_on_input: bool
+) -> tuple[Launch, ...]:
+    """All launches of a kernel of NAMES in the order they run, for activations of `dtype` ("bf16" or "fp16")."""
+    prepared = name == PREPARED
     return (
         *prefill.routing(shape.experts, tile.block_m),
         *([pointwise.weigh_input(dtype)] if weight_on_input else []),
         pointwise.interleave_k(dtype),
-        _gate_up(tile, shape.hidden, dtype, activation),
-        _down(tile, shape.intermediate, dtype, weighted=not weight_on_input),
+        _gate_up(tile, shape.hidden, dtype, activation, prepared),
+        _down(tile, shape.intermediate, dtype, not weight_on_input, prepared),
         pointwise.sum_routes(dtype),
     )
 
 
 @cache
-def _gate_up(tile: Tile, k: int, dtype: str, activation: str) -> Launch:
+def _gate_up(tile: Tile, k: int, dtype: str, activation: str, prepared: bool) -> Launch:
     return declare(
         "gate_up",
         GATE_UP,
@@ -110,21 +132,21 @@ def _gate_up(tile: Tile, k: int, dtype: str, activation: str) -> Launch:
         f"out: *{dtype}, N: i32, k_units: i32, routes: i32, rows_per_input: i32, activation_alpha: fp32, "
         "activation_limit: fp32",
         "N",
-        {**_sizes(tile, k), "ACTIVATION": activation},
+        {**_sizes(tile, k), "PREPARED": prepared, "ACTIVATION": activation},
         num_warps=tile.num_warps,
         instruction="wgmma",
     )
 
 
 @cache
-def _down(tile: Tile, k: int, dtype: str, weighted: bool) -> Launch:
+def _down(tile: Tile, k: int, dtype: str, weighted: bool, prepared: bool) -> Launch:
     return declare(
         "down",
         DOWN,
         f"x: *{dtype}, packed: *u8, scale: *fp8e4nv, global_scale: *fp32, topk_weights: *fp32, block_routes: *i32, "
         f"block_expert: *i32, out: *{dtype}, N: i32, k_units: i32, routes: i32",
         "N",
-        {**_sizes(tile, k), "WEIGHTED": weighted},
+        {**_sizes(tile, k), "PREPARED": prepared, "WEIGHTED": weighted},
         num_warps=tile.num_warps,
         instruction="wgmma",
     )

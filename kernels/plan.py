@@ -20,7 +20,7 @@ from .variants import DEFAULT, VARIANTS, WORD_K, Variant
 # 128, in a table that int32 indexes.
 MOST_EXPERTS, MOST_ROUTES = 512, 2**29
 
-KERNELS = ("auto", "prefill", *VARIANTS, hopper.NAME, "decode", decode.NAME, "w4a4", *w4a4.FORMS)
+KERNELS = ("auto", "prefill", *VARIANTS, *hopper.NAMES, "decode", decode.NAME, "w4a4", *w4a4.FORMS)
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,10 @@ def plan_layer(
         if not input_scales or override is not None:
             raise ValueError(_why_no_w4a4(kernel, input_scales, override))
         return _w4a4(*layer, options, triton, kernel)
-    if kernel == hopper.NAME:
+    if kernel in hopper.NAMES:
         if override is not None:
             raise ValueError(f"override is {override}, but should be None for {kernel}, which has tiles of its own")
-        return _hopper(*layer, options, triton)
+        return _hopper(*layer, options, triton, kernel)
     tokens_per_expert = tokens * shape.top_k / shape.experts
     free = kernel == "auto" and override is None
     if free and 0 < tokens_per_expert <= tuning_of(gpu).decode_up_to:
@@ -103,7 +103,7 @@ def plan_layer(
     if free and input_scales and tokens_per_expert >= w4a4.AUTO_FROM and w4a4.is_native(gpu, triton):
         return _w4a4(*layer, options, triton, "w4a4")
     if free and tokens_per_expert >= hopper.AUTO_FROM and _may_take_hopper(gpu, shape, triton):
-        return _hopper(*layer, options, triton)
+        return _hopper(*layer, options, triton, hopper.NAME)
     return _prefill(*layer, options, kernel if kernel in VARIANTS else DEFAULT, override)
 
 
@@ -136,20 +136,19 @@ def _may_take_hopper(gpu: Gpu, shape: LayerShape, triton: str) -> bool:
     return not hopper.lacks(gpu, shape, triton) and speed_class(gpu) == DATA_CENTER
 
 
-def _hopper(gpu: Gpu, shape: LayerShape, tokens: int, options: Options, triton: str) -> LayerPlan:
-    """Where it cannot be, the default kernel's launches."""
+def _hopper(gpu: Gpu, shape: LayerShape, tokens: int, options: Options, triton: str, name: str) -> LayerPlan:
+    """Where it cannot be, the default kernel's launches, on banks as they are."""
     if lacks := hopper.lacks(gpu, shape, triton):
         plan = _prefill(gpu, shape, tokens, options, DEFAULT, None)
-        return replace(plan, kernel=hopper.NAME, reason=f"{plan.reason}, not for sm_90 ({lacks})")
+        return replace(plan, kernel=name, reason=f"{plan.reason}, not for sm_90 ({lacks})")
     if tokens == 0:
-        return LayerPlan(hopper.NAME, shape, tokens, options[0], (), "no tokens: nothing to launch")
+        return LayerPlan(name, shape, tokens, options[0], (), "no tokens: nothing to launch")
     tokens_per_expert = tokens * shape.top_k / shape.experts
-    tile = hopper.tile(tokens_per_expert)
+    tile = hopper.tile(name, tokens_per_expert)
     reason = f"{tokens_per_expert:.3g} tokens per expert, {_card(gpu)}: block {tile.block_m}"
-    return LayerPlan(hopper.NAME, shape, tokens, options[0], hopper.launches(shape, tile, *options), reason)
+    return LayerPlan(name, shape, tokens, options[0], hopper.launches(name, shape, tile, *options), reason)
 
 
-@lru_cache(maxsize=256)
 def _card(gpu: Gpu) -> str:
     """What of `gpu` chose its plans: its speed class and architecture."""
     if not is_known(gpu):

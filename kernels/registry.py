@@ -9,7 +9,7 @@ from torch import Tensor
 from ..contract.banks import ExpertBanks
 from ..contract.kernel import Kernel, Promise
 from . import decode, hopper
-from .experts import fused_experts
+from .experts import fused_experts, prepared
 from .variants import VARIANTS
 from .w4a4 import FORMS, NATIVE_TRITONS, SPECIALIZED_TRITONS
 from .w4a4_layer import Scales
@@ -33,6 +33,14 @@ class PlannedKernel:
         self, prepared: ExpertBanks, hidden_states: Tensor, topk_weights: Tensor, topk_ids: Tensor, **options
     ) -> Tensor:
         return fused_experts(hidden_states, prepared, topk_weights, topk_ids, kernel=self.name, **options)
+
+
+@dataclass(frozen=True)
+class PreparedKernel(PlannedKernel):
+    """A W4A16 kernel on banks that are rearranged once, where its GPU and its sizes allow it."""
+
+    def prepare(self, banks: ExpertBanks) -> ExpertBanks:
+        return prepared(banks)
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,7 @@ def _w4a4(name: str) -> W4A4Kernel:
     return W4A4Kernel(name, promise)
 
 
-_HOPPER = PlannedKernel(hopper.NAME, Promise(capabilities=(hopper.CAPABILITY,), interpreted=False))
-_KERNELS = (*map(PlannedKernel, (*VARIANTS, decode.NAME)), _HOPPER, *map(_w4a4, FORMS))
+_ON_HOPPER = Promise(capabilities=(hopper.CAPABILITY,), interpreted=False)
+_HOPPER = PlannedKernel(hopper.NAME, _ON_HOPPER), PreparedKernel(hopper.PREPARED, _ON_HOPPER)
+_KERNELS = (*map(PlannedKernel, (*VARIANTS, decode.NAME)), *_HOPPER, *map(_w4a4, FORMS))
 KERNELS: dict[str, Kernel] = {kernel.name: kernel for kernel in _KERNELS}

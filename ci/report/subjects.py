@@ -30,7 +30,7 @@ _OPTIONS = {*DTYPES, *ACTIVATIONS, "weighted"}
 def is_meant(kernel: str, arch: str, triton: str) -> bool:
     """Whether `kernel` can be what its name says there. One that nobody here knows is meant everywhere."""
     capability, form = CAPABILITIES.get(arch), w4a4.FORMS.get(kernel)
-    if kernel == hopper.NAME:
+    if kernel in hopper.NAMES:
         return capability == hopper.CAPABILITY and (triton in hopper.TRITONS or triton not in TRITONS)
     if arch == CPU:  # it has no atomics on bf16, and not in every release a native dot
         return form is None or not (form.atomic or form.native)

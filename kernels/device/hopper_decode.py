@@ -34,23 +34,44 @@ def decoded_layout(num_warps):
 
 
 @gluon.constexpr_function
-def decode_source(bf16):
+def decode_source(bf16, prepared):
     """PTX: the eight codes of word $4, times the pair of scales $12, as four pairs in $0 to $3."""
-    magnitude, shifts = ("0x01C001C0", (6, 2, -2, -6)) if bf16 else ("0x0E000E00", (9, 5, 1, -3))
-    kind = "bf16x2" if bf16 else "f16x2"
     lines = [".reg .b32 m, g;"]
-    for s, shift in enumerate(shifts):
-        lines.append(f"{'shl' if shift > 0 else 'shr'}.b32 m, $4, {abs(shift)};")
-        lines.append(f"shl.b32 g, $4, {12 - 4 * s};")
-        lines.append(f"and.b32 m, m, {magnitude};")
-        lines.append("and.b32 g, g, 0x80008000;")
-        lines.append("or.b32 m, m, g;")
-        lines.append(f"mul.{kind} ${s}, m, $12;")
+    if bf16 and not prepared:
+        lines.append(".reg .b32 h; shr.b32 h, $4, 8;")
+    for s in range(4):
+        lines += by_product(s) if bf16 and not prepared else by_shifts(s, bf16, prepared)
+        lines.append(f"mul.{'bf16x2' if bf16 else 'f16x2'} ${s}, m, $12;")
     return "{ " + " ".join(lines) + " }"
 
 
+@gluon.constexpr_function
+def by_product(s):
+    """PTX: codes s and s + 4 at their places in bf16: a product moves sign and magnitude, and neither gets a carry."""
+    place = s % 2 * 4
+    return [
+        f"and.b32 m, {'h' if s > 1 else '$4'}, {0xF000F << place:#x};",
+        f"mul.lo.u32 m, m, {(1 << 12 | 1 << 6) >> place:#x};",
+        "and.b32 m, m, 0x81C081C0;",
+    ]
+
+
+@gluon.constexpr_function
+def by_shifts(s, bf16, prepared):
+    """PTX: codes s and s + 4 at their places, a shift for each of the distances that their bits have to go."""
+    masks, lines = {}, []
+    bits = (hopper.PREPARED_BITS if prepared else hopper.CODE_BITS)[s]
+    for bit, place in zip(bits, (6, 7, 8, 15) if bf16 else (9, 10, 11, 15), strict=True):
+        masks[place - bit] = masks.get(place - bit, 0) | 0x10001 << place
+    for number, (shift, mask) in enumerate(masks.items()):
+        into = "g" if number else "m"
+        lines.append(f"{'shl' if shift > 0 else 'shr'}.b32 {into}, $4, {abs(shift)};")
+        lines.append(f"and.b32 {into}, {into}, {mask:#x};" + " or.b32 m, m, g;" * (number > 0))
+    return lines
+
+
 @gluon.jit
-def decode(words, scale, dtype: gl.constexpr, layout: gl.constexpr, operand: gl.constexpr):
+def decode(words, scale, dtype: gl.constexpr, PREPARED: gl.constexpr, layout: gl.constexpr, operand: gl.constexpr):
     """The step's weights * 2^-7 as wgmma's first operand [ROWS, STEP], from shared `words` and `scale`."""
     pairs: gl.constexpr = gl.SliceLayout(4, layout)
     codes = words.load(gl.SliceLayout(3, pairs))
@@ -59,7 +80,7 @@ def decode(words, scale, dtype: gl.constexpr, layout: gl.constexpr, operand: gl.
     shape: gl.constexpr = [ROWS, 4, 2, 4, 2]
     codes, _ = gl.broadcast(codes[:, :, :, None, None], gl.full(shape, 0, gl.int32, layout))
     factor, _ = gl.broadcast(factor[:, :, None, None, None], gl.full(shape, 0, dtype, layout))
-    source: gl.constexpr = decode_source(dtype == gl.bfloat16)
+    source: gl.constexpr = decode_source(dtype == gl.bfloat16, PREPARED)
     registers: gl.constexpr = "=r,=r,=r,=r,r,r,r,r,r,r,r,r,r,r,r,r"
     if dtype == gl.bfloat16:
         weights = gl.inline_asm_elementwise(source, registers, [codes, factor], gl.bfloat16, True, 8)

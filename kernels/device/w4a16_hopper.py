@@ -1,7 +1,6 @@
-"""The grouped W4A16 GEMMs of prefill for sm_90, in Gluon: out^T = W @ X^T by wgmma, weights decoded into registers.
+"""The grouped W4A16 GEMMs of prefill for sm_90, in Gluon: out^T = W @ X^T by wgmma (hopper_ring.py).
 
-A program computes ROWS weight rows x as many routes of one block as there are, in one of several widths. It multiplies
-the step at hand while it decodes the next and copies a later one, by cp.async, into a ring in shared memory. Triton's
+A program computes ROWS weight rows x as many routes of one block as there are, in one of several widths. Triton's
 interpreter does not run Gluon. Device functions.
 
 K stands in the order of hopper_decode.py. A sum is the same in any order where it is exact, and else another one.
@@ -9,25 +8,13 @@ K stands in the order of hopper_decode.py. A sum is the same in any order where 
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.ampere import async_copy
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
 
 from .. import hopper
-from .hopper_decode import LACKING, ROWS, STEP, decode, decoded_layout, rounded_pair
+from .hopper_decode import LACKING, ROWS, STEP, rounded_pair
+from .hopper_ring import allocate_ring, first_slot, multiply, parts_of, rows_layout
 from .pointwise import activate
 
 widths_of = gluon.constexpr_function(hopper.widths)
-
-
-@gluon.constexpr_function
-def mma_layout(warps, block_m, index):
-    return gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, widths_of(block_m)[index], 16])
-
-
-@gluon.constexpr_function
-def rows_layout(warps):
-    """Rows of 64 values of 16 bits, 16 bytes a thread."""
-    return gl.BlockedLayout([1, 8], [4, 8], [warps, 1], [1, 0])
 
 
 @gluon.jit
@@ -46,100 +33,6 @@ def weight_rows(m, tile, HALF, GATED: gl.constexpr):
 
 
 @gluon.jit
-def allocate_ring(x, scale, BLOCK_M: gl.constexpr, STAGES: gl.constexpr):
-    """Activations, codes and block scales of STAGES steps; each stage by itself, so that none waits for another."""
-    swizzled: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    tokens, codes, scales = (), (), ()
-    for _ in gl.static_range(STAGES):
-        tokens += (gl.allocate_shared_memory(x.dtype.element_ty, [BLOCK_M, STEP], swizzled),)
-        codes += (gl.allocate_shared_memory(gl.int32, [ROWS, STEP // 8], flat),)
-        scales += (gl.allocate_shared_memory(scale.dtype.element_ty, [ROWS, STEP // 16], flat),)
-    return tokens, codes, scales
-
-
-@gluon.jit
-def copy_step(ring, pointers, slot: gl.constexpr, ahead: gl.constexpr, WIDTH: gl.constexpr, mask=None):
-    """Starts the copies of a step, `ahead` steps from where the pointers are, into a slot of the ring."""
-    tokens, codes, scales = ring
-    x, packed, scale = pointers
-    async_copy.async_load(tokens[slot].slice(0, WIDTH), x + ahead * STEP, mask)
-    async_copy.async_load(codes[slot], packed + ahead * (STEP // 8), mask)
-    async_copy.async_load(scales[slot], scale + ahead * (STEP // 16), mask)
-
-
-@gluon.jit
-def decode_step(ring, slot: gl.constexpr, dtype: gl.constexpr, mma: gl.constexpr):
-    _, codes, scales = ring
-    words = codes[slot].reshape([ROWS, 4, 2])
-    return decode(words, scales[slot], dtype, decoded_layout(gl.num_warps()), gl.DotOperandLayout(0, mma, 2))
-
-
-@gluon.jit
-def multiply_step(
-    ring,
-    pointers,
-    sums,
-    copies,
-    step: gl.constexpr,
-    COPY: gl.constexpr,
-    DECODE: gl.constexpr,
-    WIDTH: gl.constexpr,
-    STAGES: gl.constexpr,
-    mma: gl.constexpr,
-):
-    """Step `step` from where the pointers are: multiplies `now`, copies a later step if there is one, decodes the next.
-
-    `copies` is a mask, not a branch, across which ptxas would not let the decoding overlap.
-    `sums` are (acc, now, before): the sums, this step's weights and those that may still be read.
-    """
-    acc, now, before = sums
-    tokens, _, _ = ring
-    async_copy.wait_group(STAGES - 4)
-    gl.barrier()
-    fence_async_shared()
-    acc = warpgroup_mma(now, tokens[step % STAGES].slice(0, WIDTH).permute((1, 0)), acc, is_async=True)
-    acc, before = warpgroup_mma_wait(1, deps=[acc, before])
-    if COPY:
-        copy_step(ring, pointers, (step + STAGES - 2) % STAGES, step + STAGES - 2, WIDTH, copies)
-    async_copy.commit_group()  # of nothing, perhaps: as many groups are pending in every step
-    after = now
-    if DECODE:
-        after = decode_step(ring, (step + 1) % STAGES, now.dtype, mma)
-    return acc, after, now
-
-
-@gluon.jit
-def multiply(ring, pointers, k_steps, WIDTH: gl.constexpr, STAGES: gl.constexpr, REST: gl.constexpr, mma: gl.constexpr):
-    """The sums [ROWS, WIDTH] over k_steps of K, at least STAGES - 2; REST is k_steps % STAGES, at most STAGES - 2.
-
-    Steps are not skipped by a branch: ptxas would take wgmma apart. Hence those of REST, and a step that is decoded
-    after the last where REST is 0.
-    """
-    gl.static_assert(REST <= STAGES - 2)
-    for step in gl.static_range(STAGES - 2):
-        copy_step(ring, pointers, step, step, WIDTH)
-        async_copy.commit_group()
-    async_copy.wait_group(STAGES - 3)
-    gl.barrier()
-    now = decode_step(ring, 0, pointers[0].dtype.element_ty, mma)
-    sums = (gl.zeros([ROWS, WIDTH], gl.float32, mma), now, now)
-    for start in range(0, k_steps - REST, STAGES):
-        for step in gl.static_range(STAGES):
-            copies = start + step + STAGES - 2 < k_steps
-            sums = multiply_step(ring, pointers, sums, copies, step, True, True, WIDTH, STAGES, mma)
-        x, packed, scale = pointers
-        pointers = (x + STAGES * STEP, packed + STAGES * (STEP // 8), scale + STAGES * (STEP // 16))
-    for step in gl.static_range(REST):
-        sums = multiply_step(ring, pointers, sums, None, step, False, step < REST - 1, WIDTH, STAGES, mma)
-    acc, _, before = sums
-    acc, _ = warpgroup_mma_wait(0, deps=[acc, before])
-    async_copy.wait_group(0)  # copies that the mask left out write zeros, and what follows uses the ring
-    gl.barrier()
-    return acc
-
-
-@gluon.jit
 def store_columns(values, buffer, out, slots, first, columns, routes):
     """out[route, first:] = `values` [64, WIDTH], through a buffer in shared memory that turns them round."""
     WIDTH: gl.constexpr = values.shape[1]
@@ -153,6 +46,32 @@ def store_columns(values, buffer, out, slots, first, columns, routes):
 
 
 @gluon.jit
+def of_bank(bank, layout: gl.constexpr, COUNT: gl.constexpr, place, sizes, GATED: gl.constexpr, PREPARED: gl.constexpr):
+    """Where a tile's first step is [ROWS, COUNT] in a bank that has COUNT elements of a row in each step."""
+    _, first_row, tile = place
+    N, k_steps, _, _ = sizes
+    m = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    if PREPARED:
+        start = (first_row + tile * ROWS) * (k_steps * COUNT) + m * COUNT
+    else:
+        start = (first_row + weight_rows(m, tile, N, GATED)) * (k_steps * COUNT)
+    return bank + start[:, None] + gl.arange(0, COUNT, gl.SliceLayout(0, layout))[None, :]
+
+
+@gluon.jit
+def of_tokens(x, slots, sizes, WIDTH: gl.constexpr, part: gl.constexpr):
+    """Where a part's rows of x are, and which are routes' own. A slot without a route has the block's first one's."""
+    _, k_steps, routes, rows_per_input = sizes
+    layout: gl.constexpr = rows_layout(gl.num_warps())
+    slot = first_slot(WIDTH, part) + gl.arange(0, parts_of(WIDTH)[part], gl.SliceLayout(1, layout))
+    route = gl.load(slots + slot)
+    real = (route < routes)[:, None]
+    route = gl.where(route < routes, route, gl.load(slots))
+    row = (route // rows_per_input).to(gl.int64)
+    return x + row[:, None] * (k_steps * STEP) + gl.arange(0, STEP, gl.SliceLayout(0, layout))[None, :], real
+
+
+@gluon.jit
 def sums_of(
     inputs,
     place,
@@ -162,27 +81,24 @@ def sums_of(
     STAGES: gl.constexpr,
     REST: gl.constexpr,
     GATED: gl.constexpr,
-    mma: gl.constexpr,
+    PREPARED: gl.constexpr,
 ):
-    """The sums [ROWS, WIDTH] of a tile. A slot without a route reads what the block's first route does."""
+    """The sums of each part of a tile."""
     x, packed, scale = inputs
-    slots, first_row, tile = place
-    N, k_steps, routes, rows_per_input = sizes
+    slots, _, _ = place
+    _, k_steps, _, _ = sizes
     warps: gl.constexpr = gl.num_warps()
-    of_x: gl.constexpr = rows_layout(warps)
     of_codes: gl.constexpr = gl.BlockedLayout([1, 4], [16, 2], [warps, 1], [1, 0])
     of_scales: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [warps, 1], [1, 0])
-
-    route = gl.load(slots + gl.arange(0, WIDTH, gl.SliceLayout(1, of_x)))
-    route = gl.where(route < routes, route, gl.load(slots))
-    row = (route // rows_per_input).to(gl.int64)
-    x += row[:, None] * (k_steps * STEP) + gl.arange(0, STEP, gl.SliceLayout(0, of_x))[None, :]
-    row = first_row + weight_rows(gl.arange(0, ROWS, gl.SliceLayout(1, of_codes)), tile, N, GATED)
-    packed = packed.to(gl.pointer_type(gl.int32), bitcast=True)  # a word has eight codes
-    packed += row[:, None] * (k_steps * (STEP // 8)) + gl.arange(0, STEP // 8, gl.SliceLayout(0, of_codes))[None, :]
-    row = first_row + weight_rows(gl.arange(0, ROWS, gl.SliceLayout(1, of_scales)), tile, N, GATED)
-    scale += row[:, None] * (k_steps * (STEP // 16)) + gl.arange(0, STEP // 16, gl.SliceLayout(0, of_scales))[None, :]
-    return multiply(ring, (x, packed, scale), k_steps, WIDTH, STAGES, REST, mma)
+    rows, real = (), ()
+    for part in gl.static_range(len(parts_of(WIDTH))):
+        some, own = of_tokens(x, slots, sizes, WIDTH, part)
+        rows += (some,)
+        real += (own,)
+    words = packed.to(gl.pointer_type(gl.int32), bitcast=True)  # of eight codes
+    words = of_bank(words, of_codes, STEP // 8, place, sizes, GATED, PREPARED)
+    scales = of_bank(scale, of_scales, STEP // 16, place, sizes, GATED, PREPARED)
+    return multiply(ring, (rows, words, scales), real, k_steps, WIDTH, STAGES, REST, PREPARED)
 
 
 @gluon.jit
@@ -233,6 +149,7 @@ def one_tile(
     BLOCK_M: gl.constexpr,
     STAGES: gl.constexpr,
     REST: gl.constexpr,
+    PREPARED: gl.constexpr,
     ACTIVATION: gl.constexpr,
     WEIGHTED: gl.constexpr,
 ):
@@ -247,12 +164,15 @@ def one_tile(
     if expert >= 0:  # the grid is an upper bound
         ring = allocate_ring(x, scale, BLOCK_M, STAGES)
         slots = block_routes + block.to(gl.int64) * BLOCK_M
-        place = slots, expert * (2 * N if GATED else N), gl.program_id(0) % tiles
+        first_row, tile = expert * (2 * N if GATED else N), gl.program_id(0) % tiles
+        place = slots, first_row, tile
         for index in gl.static_range(len(widths_of(BLOCK_M))):
             if is_width(slots, routes, widths_of(BLOCK_M), index):
-                mma: gl.constexpr = mma_layout(gl.num_warps(), BLOCK_M, index)
-                acc = sums_of(inputs, place, sizes, ring, widths_of(BLOCK_M)[index], STAGES, REST, GATED, mma)
-                store_tile(acc, factors, out, place, sizes, limits, ring[0], ACTIVATION, WEIGHTED)
+                WIDTH: gl.constexpr = widths_of(BLOCK_M)[index]
+                accs = sums_of(inputs, place, sizes, ring, WIDTH, STAGES, REST, GATED, PREPARED)
+                for part in gl.static_range(len(accs)):
+                    place = slots + first_slot(WIDTH, part), first_row, tile
+                    store_tile(accs[part], factors, out, place, sizes, limits, ring[0], ACTIVATION, WEIGHTED)
 
 
 @gluon.jit(do_not_specialize=["k_units", "routes", "rows_per_input", "activation_alpha", "activation_limit"])
@@ -275,17 +195,18 @@ def w4a16_hopper_gate_up(
     STAGES: gl.constexpr,
     REST: gl.constexpr,
     K_UNIT: gl.constexpr,
+    PREPARED: gl.constexpr,
     ACTIVATION: gl.constexpr,
 ):
     """out[route, i] = f(gate) * up, both rounded to the dtype of `out` before, of x[route // rows_per_input].
 
     `x` [R, K] has the order of K that hopper.k_of_position says, and so has what is stored, [routes, N], for
-    down. K is k_units * K_UNIT; N is a multiple of 64.
+    down. K is k_units * K_UNIT; N is a multiple of 64. PREPARED: the banks are rearranged, as hopper_banks.py does it.
     """
     gl.static_assert(BLOCK_N == ROWS and K_UNIT == STEP)
     inputs, factors, lists = (x, packed, scale), (global_scale, None), (block_routes, block_expert)
     sizes, limits = (N, k_units, routes, rows_per_input), (activation_alpha, activation_limit)
-    one_tile(inputs, factors, lists, out, sizes, limits, BLOCK_M, STAGES, REST, ACTIVATION, False)
+    one_tile(inputs, factors, lists, out, sizes, limits, BLOCK_M, STAGES, REST, PREPARED, ACTIVATION, False)
 
 
 @gluon.jit(do_not_specialize=["k_units", "routes"])
@@ -306,9 +227,11 @@ def w4a16_hopper_down(
     STAGES: gl.constexpr,
     REST: gl.constexpr,
     K_UNIT: gl.constexpr,
+    PREPARED: gl.constexpr,
     WEIGHTED: gl.constexpr,
 ):
     """What gemm.w4a16_gemm stores, of rows of `x` in the order of K that gate_up stores. N is a multiple of 128."""
     gl.static_assert(BLOCK_N == ROWS and K_UNIT == STEP)
     inputs, factors, lists = (x, packed, scale), (global_scale, topk_weights), (block_routes, block_expert)
-    one_tile(inputs, factors, lists, out, (N, k_units, routes, 1), (0.0, 0.0), BLOCK_M, STAGES, REST, None, WEIGHTED)
+    sizes, limits = (N, k_units, routes, 1), (0.0, 0.0)
+    one_tile(inputs, factors, lists, out, sizes, limits, BLOCK_M, STAGES, REST, PREPARED, None, WEIGHTED)
