@@ -63,7 +63,13 @@ W4A16: tuple[Case, ...] = (
     Case(Shape(4, 3, 256, 256), 3, "twice", activation="gelu", weight_on_input=True),
     Case(Shape(4, 2, 256, 320), 4, "dropped", activation="gelu_tanh", dtype="fp16", tier="ci"),
     Case(Shape(2, 1, 384, 256), 3, activation="swigluoai", activation_limit=64.0, tier="ci"),
-    # Their widths of a block: 32 and 64, from 96 tokens per expert on 64, 128 and 256; and all rests of their loop.
+    # Their loop over K: twice round, and what else there is of steps under way at once and of steps that it leaves.
+    Case(Shape(1, 1, 256, 768), 3, dtype="fp16"),
+    Case(Shape(2, 1, 512, 704), 2, dtype="fp16", tier="all"),
+    Case(Shape(1, 1, 256, 1088), 2, tier="all"),
+    Case(Shape(1, 1, 256, 1472), 2, dtype="fp16", tier="all"),
+    Case(Shape(1, 1, 256, 1856), 2, tier="all"),
+    # Their widths of a block: 32 and 64, from 96 tokens per expert on 64, 128 and 256; and other rests of their loop.
     Case(Shape(1, 1, 256, 256), 33, tier="ci"),
     Case(Shape(2, 1, 256, 320), 65, "hot", dtype="fp16", tier="ci"),
     Case(Shape(1, 1, 256, 448), 96, tier="ci"),

@@ -20,8 +20,8 @@ def chosen(triton: str = DEFAULT_TRITON) -> tuple[Gate, ...]:
     Whole are the plans of golden/plans.json: what "auto" chooses in bf16 without weight_on_input, with and without
     input scales; but of launches that differ in REST alone, the steps behind a loop, only the one with most of them. Of
     the rest each architecture gets the largest tile of every kernel, the first to spill, with each instruction, kind of
-    K and type of scales. Each option and dtype of a kernel is compiled with each kind of matrix instruction that it
-    comes to, and each tile is compiled, whatever its REST, for one architecture at least.
+    K, type of scales and order of banks. Each option and dtype of a kernel is compiled with each kind of matrix
+    instruction that it comes to, and each tile is compiled, whatever its REST, for one architecture at least.
     """
     gates = launches(triton)
     taken = {*_planned(gates, triton), *_largest(gates)}
@@ -62,10 +62,11 @@ def _plan(gpu: Gpu, shape: LayerShape, tokens: int, input_scales: bool, triton: 
 
 
 def _largest(gates: Iterable[Gate]) -> list[Gate]:
-    """Of each architecture, kernel and instruction, one with the largest tile, by kind of K and type of scales."""
+    """Of each architecture, kernel and instruction, one with the largest tile, by kind of K, of scales and of banks."""
     found: dict[tuple, Gate] = {}
     for capability, launch in gates:
-        kinds = dict(launch.constexprs).get("K_UNIT"), dict(launch.arguments).get("scale")
+        constants = dict(launch.constexprs)
+        kinds = constants.get("K_UNIT"), dict(launch.arguments).get("scale"), constants.get("PREPARED")
         place = (capability, launch.kernel, launch.instruction, *kinds)
         if place not in found or length(launch) > length(found[place][1]):
             found[place] = capability, launch

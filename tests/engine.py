@@ -11,6 +11,8 @@ from nvfp4_suite.kernels import decode, w4a4
 from nvfp4_suite.kernels.registry import KERNELS
 from nvfp4_suite.kernels.variants import DEFAULT, VARIANTS
 
+from .moe.edges import shape_of
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # set by conftest before any test module is imported
 
 # Kernels that are kept to be compared with the default, from which their GEMMs alone differ, and what the interpreter
@@ -25,7 +27,7 @@ COMPARED_CASES = (
     Case(Shape(4, 2, 48, 80), 5, weight_on_input=True, dtype="fp16"),
     Case(Shape(2, 1, 48, 16), 65, "hot", dtype="fp16"),
     Case(Shape(4, 2, 80, 48), 5, "twice", inputs="random", dtype="fp16"),
-    Case(Shape(3, 2, 48, 32), 5, inputs="random"),  # tests/moe/test_edges.py
+    *{Case(shape_of("odd input", kernel), 5, inputs="random") for kernel in COMPARED},
 )
 
 # A program of the decode kernel takes the interpreter two or three times as long as one of prefill, and each of its

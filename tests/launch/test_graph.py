@@ -5,19 +5,20 @@ import torch
 
 from nvfp4_suite.contract.case import Case, random_inputs
 from nvfp4_suite.contract.kernel import Kernel
-from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels.experts import fused_experts
 from nvfp4_suite.kernels.registry import KERNELS
 from nvfp4_suite.kernels.w4a4_layer import Scales
 from nvfp4_suite.reference import judge
 
-SHAPE = LayerShape(8, 2, 128, 64)
+from ..moe.edges import EDGES, shape_of
+
 ROUTINGS = ("hot", "dropped", "few", "twice")
 every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
 
 
 def _case(kernel: Kernel, routing: str = "random") -> Case:
-    return Case(SHAPE, 40, routing, inputs="random", format=kernel.promise.formats[0])
+    shape, tokens = shape_of("captured", kernel.name), EDGES["captured"][1]
+    return Case(shape, tokens, routing, inputs="random", format=kernel.promise.formats[0])
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
@@ -55,7 +56,7 @@ def test_a_replay_gives_the_bytes_of_an_eager_run(kernel: Kernel, device):
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 def test_scales_are_not_computed_inside_a_capture(device):
     """That would wait for the GPU. Those of an earlier call with the same banks are used, and so are given ones."""
-    inputs = random_inputs(Case(SHAPE, 40, inputs="random", format="w4a4")).to(device)
+    inputs = random_inputs(Case(*EDGES["captured"], inputs="random", format="w4a4")).to(device)
     arguments = inputs.hidden_states, inputs.banks, inputs.topk_weights, inputs.topk_ids
     expected = fused_experts(*arguments, kernel="w4a4", scales=Scales.of(inputs.banks))
     torch.cuda.synchronize()

@@ -14,6 +14,7 @@ from nvfp4_suite.kernels.registry import KERNELS
 
 from ..held import release
 from ..moe import passing
+from ..moe.edges import EDGES, shape_of
 from ..moe.gate_up import W4A16
 
 GATE = 40.0  # from here on silu is the identity
@@ -30,16 +31,14 @@ def _ups(tokens: int) -> torch.Tensor:
 
 
 @pytest.mark.fault("sgl-project/sglang#4727")
-@pytest.mark.parametrize(
-    ("tokens", "hidden", "experts"),
-    [(2_049 + 64, 2**20, 1), (37_450, 7168, 8)],  # 37,449.1 tokens of 8 routes of 7168 are 2^31 elements
-    ids=["rows of 2^20", "37,450 tokens, top 8"],
-)
+@pytest.mark.parametrize("edge", ["long rows", "many routes"])
 @pytest.mark.parametrize("kernel", W4A16)
-def test_a_layer_whose_rows_end_beyond_2_31(kernel: str, tokens: int, hidden: int, experts: int, device):
+def test_a_layer_whose_rows_end_beyond_2_31(kernel: str, edge: str, device):
     """Every token names every expert, and has one value in all of its outputs; all of them are looked at."""
-    assert tokens * experts * hidden > 2**31
-    banks, ups = passing.banks(experts, hidden, 16, device), _ups(tokens)
+    shape, tokens = shape_of(edge, kernel), EDGES[edge][1]
+    experts, hidden = shape.experts, shape.hidden
+    assert tokens * experts * hidden > 2**31  # 37,449.1 tokens of 8 routes of 7168 are as many
+    banks, ups = passing.banks(experts, hidden, shape.intermediate, device), _ups(tokens)
     x = passing.tokens([GATE] * tokens, ups.tolist(), hidden, torch.bfloat16, device)
     weights = torch.ones(tokens, experts, device=device)
     ids = torch.arange(experts, dtype=torch.int32, device=device).repeat(tokens, 1)
@@ -69,8 +68,9 @@ def test_a_linear_layer_whose_rows_end_beyond_2_31(split_k: int, device):
 @pytest.mark.parametrize("kernel", W4A16)
 def test_rows_2_20_apart_are_their_copy(kernel: str, device):
     """x is a strided view into 4.3 GB, whose rest is NaN."""
-    tokens, hidden = 2_049 + 64, 64
-    banks, ups = passing.banks(1, hidden, 16, device), _ups(tokens)
+    shape, tokens = shape_of("rows apart", kernel), EDGES["rows apart"][1]
+    hidden, ups = shape.hidden, _ups(tokens)
+    banks = passing.banks(1, hidden, shape.intermediate, device)
     x = torch.full((tokens, 2**20), torch.nan, dtype=torch.bfloat16, device=device)[:, 1000 : 1000 + hidden]
     x.copy_(passing.tokens([GATE] * tokens, ups.tolist(), hidden, torch.bfloat16, device))
     ids, weights = torch.zeros(tokens, 1, dtype=torch.int32, device=device), torch.ones(tokens, 1, device=device)

@@ -9,10 +9,10 @@ import torch
 
 from nvfp4_suite.contract.case import Case, Inputs, hashed, random_inputs
 from nvfp4_suite.contract.kernel import Kernel
-from nvfp4_suite.contract.shapes import LayerShape
 
-TOKENS, EXPERTS = 8, 8
-SHAPE = LayerShape(EXPERTS, 2, 48, 16)
+from .edges import shape_of
+
+TOKENS, EXPERTS = 8, 8  # of EDGES["rerouted"]
 # What the experts of a token are, and how many tokens are valid; the ids of the others are -1. Long before short.
 STEPS = (
     ("others", 8),
@@ -32,7 +32,7 @@ STEPS = (
 
 @dataclass(frozen=True)
 class Static:
-    """The tensors that a graph reads: `x` [8, 48], `weights` and `ids` [8, 2], changed in place alone."""
+    """The tensors that a graph reads: `x` [8, H], `weights` and `ids` [8, 2], changed in place alone."""
 
     inputs: Inputs
 
@@ -43,7 +43,7 @@ class Static:
     def change(self, step: int) -> None:
         """Other activations, weights and ids, as STEPS says."""
         seed = f"step {step}"
-        x = hashed(f"{seed}/x", TOKENS, SHAPE.hidden).double() / 2**31 - 1
+        x = hashed(f"{seed}/x", *self.inputs.hidden_states.shape).double() / 2**31 - 1
         weights = (hashed(f"{seed}/weights", TOKENS, 2) >> 8).float() / 2**24 + 2**-6
         for mine, new in zip(self.arguments, (x, weights, ids_of(step)), strict=True):
             mine.copy_(new)
@@ -51,7 +51,8 @@ class Static:
 
 def static(kernel: Kernel, device: str) -> Static:
     """As a graph is captured: two experts serve all tokens."""
-    inputs = random_inputs(Case(SHAPE, TOKENS, "few", inputs="random", format=kernel.promise.formats[0]))
+    shape = shape_of("rerouted", kernel.name)
+    inputs = random_inputs(Case(shape, TOKENS, "few", inputs="random", format=kernel.promise.formats[0]))
     assert set(inputs.topk_ids.flatten().tolist()) == {0, 1}
     return Static(inputs.to(device))
 

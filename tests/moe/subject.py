@@ -9,6 +9,8 @@ import torch
 from nvfp4_suite.contract.case import Case, Inputs, random_inputs, torch_dtype
 from nvfp4_suite.contract.kernel import Kernel
 from nvfp4_suite.kernels import experts
+from nvfp4_suite.kernels.hopper import wants_prepared
+from nvfp4_suite.kernels.hopper_banks import rearranged
 from nvfp4_suite.kernels.plan import LayerPlan
 from nvfp4_suite.kernels.registry import KERNELS
 from nvfp4_suite.reference import judge, moe
@@ -16,6 +18,7 @@ from nvfp4_suite.reference.draws.layer import draw
 
 from ..engine import INTERPRETED, runs_here
 from ..poison import poisoned_allocations
+from .edges import EDGES, shape_of
 
 
 def taken(cases: Iterable[Case]) -> list:
@@ -23,14 +26,25 @@ def taken(cases: Iterable[Case]) -> list:
 
     Raises ValueError for a kernel that takes none of them: it would be tested by nothing, without a word.
     """
-    cases, pairs = list(cases), []
+    cases = list(cases)
+    return [pair for kernel in KERNELS.values() for pair in _pairs(kernel, cases)]
+
+
+def at_edge(edge: str) -> list:
+    """As `taken`, of random inputs to the layer of `edge` (edges.EDGES), which is each kernel's own."""
+    tokens, pairs = EDGES[edge][1], []
     for kernel in KERNELS.values():
-        mine = [case for case in cases if kernel.promise.takes(case)]
-        if not mine:
-            raise ValueError(f"{kernel.name} takes none of {len(cases)} cases, but should be tested: {kernel.promise}")
-        here = [case for case in mine if runs_here(kernel, case)]
-        pairs += [pytest.param(case, kernel, id=f"{case.id}-{kernel.name}") for case in here]
+        shape, formats = shape_of(edge, kernel.name), kernel.promise.formats
+        pairs += _pairs(kernel, [Case(shape, tokens, inputs="random", format=name) for name in formats])
     return pairs
+
+
+def _pairs(kernel: Kernel, cases: list[Case]) -> list:
+    mine = [case for case in cases if kernel.promise.takes(case)]
+    if not mine:
+        raise ValueError(f"{kernel.name} takes none of {len(cases)} cases, but should be tested: {kernel.promise}")
+    here = [case for case in mine if runs_here(kernel, case)]
+    return [pytest.param(case, kernel, id=f"{case.id}-{kernel.name}") for case in here]
 
 
 @lru_cache(maxsize=8)
@@ -62,8 +76,10 @@ def run_kernel(kernel: Kernel, inputs: Inputs, device: str, **options) -> torch.
 def run_plan(plan: LayerPlan, case: Case, device: str) -> torch.Tensor:
     """The output of `plan`, whichever GPU it was made for, on the CPU, from poisoned buffers."""
     limits = {name: case.options[name] for name in ("activation_alpha", "activation_limit")}
+    x, banks, *routing = layer_arguments(inputs_of(case).to(device))
+    banks = rearranged(banks) if wants_prepared(plan.launch("gate_up")) else banks
     with poisoned_allocations():
-        out = experts.run(plan, *layer_arguments(inputs_of(case).to(device)), **limits)
+        out = experts.run(plan, x, banks, *routing, **limits)
     return out.cpu()
 
 

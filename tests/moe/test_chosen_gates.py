@@ -9,7 +9,7 @@ import torch
 from nvfp4_suite.contract.case import Inputs, torch_dtype
 from nvfp4_suite.contract.gpus import CATALOG, PORTABLE
 from nvfp4_suite.contract.kernel import ACTIVATIONS
-from nvfp4_suite.contract.shapes import LayerShape
+from nvfp4_suite.kernels import hopper
 from nvfp4_suite.kernels.decode import NAME as DECODE
 from nvfp4_suite.kernels.plan import plan_layer
 from nvfp4_suite.kernels.registry import KERNELS
@@ -17,7 +17,8 @@ from nvfp4_suite.kernels.variants import DEFAULT
 
 from ..engine import on_gpu
 from . import passing
-from .gate_up import W4A16
+from .edges import shape_of
+from .gate_up import REGISTERED, W4A16
 from .subject import run_kernel
 
 SWIGLUOAI = [  # gate, up, (up + 1) * gate * sigmoid(1.702 * gate) with gate at most 7 and up between -7 and 7
@@ -38,11 +39,12 @@ every_run = pytest.mark.parametrize(("kernel", "dtype"), RUNS)
 
 def _activated(kernel: str, dtype: str, gates: list[float], ups: list[float], device: str, **options) -> torch.Tensor:
     """[T] the output of one expert whose sums change nothing."""
-    x = passing.tokens(gates, ups, 16, torch_dtype(dtype), device)
+    shape = shape_of("known sums", kernel)
+    x = passing.tokens(gates, ups, shape.hidden, torch_dtype(dtype), device)
     ids = torch.zeros(len(gates), 1, dtype=torch.int32)
-    inputs = Inputs(x, passing.banks(1, 16, 16, device), torch.ones(len(gates), 1), ids)
-    out = run_kernel(KERNELS[kernel], inputs, device, **options)
-    assert torch.equal(out, out[:, :1].expand(-1, 16))
+    banks = passing.banks(1, shape.hidden, shape.intermediate, device)
+    out = run_kernel(KERNELS[kernel], Inputs(x, banks, torch.ones(len(gates), 1), ids), device, **options)
+    assert torch.equal(out, out[:, :1].expand_as(out))
     return out[:, 0]
 
 
@@ -79,13 +81,17 @@ def test_near_relatives_are_told_apart(kernel: str, dtype: str, name: str, devic
 
 @pytest.mark.fault("vllm-project/vllm#45738")
 @pytest.mark.parametrize("name", ACTIVATIONS)
-@pytest.mark.parametrize("kernel", ["auto", *W4A16])
+@pytest.mark.parametrize("kernel", ["auto", *REGISTERED])
 def test_every_plan_activates_by_one_launch_of_that_name(kernel: str, name: str):
-    launches = {
-        plan_layer(gpu, LayerShape(8, 2, 64, 32), 5, dtype=dtype, activation=name, kernel=kernel).launch("activation")
+    """The kernel for sm_90 by its first GEMM."""
+    shape = shape_of("known sums", kernel, experts=8, top_k=2)
+    plans = [
+        plan_layer(gpu, shape, 5, dtype=dtype, activation=name, kernel=kernel)
         for gpu in (*CATALOG, PORTABLE)
         for dtype in TELLING_UPS
-    }
+    ]
+    launches = {plan.launch("activation") or plan.launch("gate_up") for plan in plans}
     assert {launch.constexpr("ACTIVATION") for launch in launches} == {name}
-    assert {launch.kernel for launch in launches} == {"pointwise.gated_activation"}
-    assert len(launches) == len(TELLING_UPS)
+    kernels = {"pointwise.gated_activation"} | ({hopper.GATE_UP} if kernel in hopper.NAMES else set())
+    assert {launch.kernel for launch in launches} == kernels
+    assert len(launches) == len(TELLING_UPS) * len(kernels)

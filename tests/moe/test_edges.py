@@ -17,19 +17,18 @@ from nvfp4_suite.kernels.w4a4_layer import Scales
 from nvfp4_suite.reference import judge
 
 from ..engine import can_run
-from .subject import layer_arguments, run_kernel, taken
+from .edges import EDGES, shape_of
+from .subject import at_edge, layer_arguments, run_kernel, taken
 
-CASE = Case(LayerShape(3, 2, 48, 32), 5, inputs="random")
-every_kernel = pytest.mark.parametrize(
-    ("case", "kernel"), taken(dataclasses.replace(CASE, format=name) for name in FORMATS)
-)
+CASE = Case(*EDGES["odd input"], inputs="random")
+every_kernel = pytest.mark.parametrize(("case", "kernel"), at_edge("odd input"))
 
 
 def _changed(case: Case, **tensors) -> Inputs:
     return dataclasses.replace(random_inputs(case), **tensors)
 
 
-@every_kernel
+@pytest.mark.parametrize(("case", "kernel"), taken(dataclasses.replace(CASE, format=name) for name in FORMATS))
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -133,7 +132,7 @@ def test_a_plan_for_no_tokens_is_refused_for_some(device):
 def test_no_tokens_give_an_empty_result_and_leave_the_next_call_alone(case: Case, kernel: Kernel, device):
     before = run_kernel(kernel, random_inputs(case), device)
     empty = run_kernel(kernel, random_inputs(dataclasses.replace(case, tokens=0)), device)
-    assert empty.shape == (0, 48) and empty.dtype == torch.bfloat16
+    assert empty.shape == (0, case.shape.hidden) and empty.dtype == torch.bfloat16
     judge.bitwise(run_kernel(kernel, random_inputs(case), device), before)
 
 
@@ -153,10 +152,10 @@ def test_routes_outside_the_experts_add_exact_zeros(case: Case, kernel: Kernel, 
 def test_strided_and_offset_inputs_give_the_bytes_of_their_copy(case: Case, kernel: Kernel, device):
     inputs = random_inputs(case)
     x = inputs.hidden_states
-    wide = torch.full((10, 64), torch.nan, dtype=x.dtype)
-    wide[::2, 3:51] = x
+    wide = torch.full((10, x.shape[1] + 16), torch.nan, dtype=x.dtype)
+    wide = wide[::2, 3 : 3 + x.shape[1]].copy_(x)
     ids = torch.full((2, 5), -1, dtype=torch.int32)
-    odd = Inputs(wide[::2, 3:51], inputs.banks, inputs.topk_weights.T.contiguous().T, ids.copy_(inputs.topk_ids.T).T)
+    odd = Inputs(wide, inputs.banks, inputs.topk_weights.T.contiguous().T, ids.copy_(inputs.topk_ids.T).T)
     assert not (odd.hidden_states.is_contiguous() or odd.topk_weights.is_contiguous() or odd.topk_ids.is_contiguous())
     arguments = [tensor.to(device) for tensor in (odd.hidden_states, odd.topk_weights, odd.topk_ids)]
     actual = kernel.run(kernel.prepare(inputs.banks.to(device)), *arguments)
@@ -196,8 +195,7 @@ def test_a_nan_of_gate_or_up_alone_comes_through(case: Case, kernel: Kernel, act
     """Also through the clamps of swigluoai; expert 0 alone has the NaN, in its globals."""
     inputs = random_inputs(case)
     global_scale = inputs.banks.gate_up_global.clone()
-    rows = {"gate": slice(0, 32), "up": slice(32, 64)}[half]
-    global_scale[0, rows] = torch.nan
+    global_scale[0].view(2, -1)[["gate", "up"].index(half)] = torch.nan
     banks = dataclasses.replace(inputs.banks, gate_up_global=global_scale)
     out = run_kernel(kernel, _changed(case, banks=banks), device, activation=activation)
     touched = (inputs.topk_ids == 0).any(1)
@@ -205,13 +203,16 @@ def test_a_nan_of_gate_or_up_alone_comes_through(case: Case, kernel: Kernel, act
     assert out[touched].isnan().all() and not out[~touched].isnan().any()
 
 
-def _one_value_banks(code: int, scale: float, global_scale: float) -> ExpertBanks:
-    """One expert, 16 x 16, whose gate and up weights are all the same and whose down weights are all 1."""
-    packed = torch.full((1, 32, 8), code * 0x11, dtype=torch.uint8)
-    scales = torch.full((1, 32, 1), scale).to(torch.float8_e4m3fn)
-    ones = torch.ones(1, 16, 1).to(torch.float8_e4m3fn)
-    down = torch.full((1, 16, 8), 0x22, dtype=torch.uint8)
-    return ExpertBanks(packed, scales, torch.full((1, 32), global_scale), down, ones, torch.ones(1, 16))
+def _one_value_banks(kernel: str, code: int, scale: float, global_scale: float) -> ExpertBanks:
+    """One expert. 16 rows of gate and of up have 16 weights each, all the same; the others are 0. Of down all are 1."""
+    shape = shape_of("known sums", kernel)
+    n, k = shape.intermediate, shape.hidden
+    packed = torch.zeros(1, 2 * n, k // 2, dtype=torch.uint8)
+    packed.unflatten(1, (2, n))[:, :, :16, :8] = code * 0x11
+    scales = torch.full((1, 2 * n, k // 16), scale).to(torch.float8_e4m3fn)
+    ones = torch.ones(1, k, n // 16).to(torch.float8_e4m3fn)
+    down = torch.full((1, k, n // 2), 0x22, dtype=torch.uint8)
+    return ExpertBanks(packed, scales, torch.full((1, 2 * n), global_scale), down, ones, torch.ones(1, k))
 
 
 def _here(name: str) -> list:
@@ -223,8 +224,8 @@ def _here(name: str) -> list:
 @pytest.mark.parametrize("kernel", _here("w4a16"))
 def test_fp16_overflows_only_where_the_true_result_does(kernel: Kernel, device):
     """x 8, codes 6.0, scale 448, global 2^-13: the sum is 344,064, but gate and up are 42, silu(42) * 42 is 1764."""
-    banks = _one_value_banks(code=7, scale=448.0, global_scale=2.0**-13)
-    x = torch.full((2, 16), 8.0, dtype=torch.float16)
+    banks = _one_value_banks(kernel.name, code=7, scale=448.0, global_scale=2.0**-13)
+    x = torch.full((2, banks.hidden), 8.0, dtype=torch.float16)
     x[1] = 64.0  # gate and up are 336, and their product is beyond fp16
     out = run_kernel(kernel, Inputs(x, banks, torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.int32)), device)
     assert (out[0] == 16 * 1764).all()
@@ -237,10 +238,10 @@ def test_fp16_overflows_only_where_the_true_result_does_with_quantized_activatio
 
     The second input scale makes that 6 exactly, and down's alpha makes a route of 16 of them 15,876, in fp16 15,872.
     """
-    banks = _one_value_banks(code=7, scale=448.0, global_scale=2.0**-12)
+    banks = _one_value_banks(kernel.name, code=7, scale=448.0, global_scale=2.0**-12)
     scales = {"gate_up_input_scale": torch.ones(1), "down_input_scale": torch.tensor([3969 / 6])}
-    banks = dataclasses.replace(banks, down_global=torch.full((1, 16), 0.25), **scales)
-    x = torch.full((3, 16), 6.0, dtype=torch.float16)
+    banks = dataclasses.replace(banks, down_global=torch.full((1, banks.hidden), 0.25), **scales)
+    x = torch.full((3, banks.hidden), 6.0, dtype=torch.float16)
     x[1], x[2] = 48.0, torch.nan  # gate and up are 504, and a route of 254,016 / 4 * 16 is beyond fp16
     out = run_kernel(kernel, Inputs(x, banks, torch.ones(3, 1), torch.zeros(3, 1, dtype=torch.int32)), device)
     assert (out[0] == 15872).all()

@@ -20,8 +20,9 @@ from nvfp4_suite.kernels.w4a4 import DEFAULT as W4A4
 from nvfp4_suite.reference import formats
 
 from ..addresses import checked_addresses
+from .edges import shape_of
 from .gate_up import CARD, W4A16
-from .test_far_rows import DISTANCE, LAYER, NARROW, _in_few_steps, _programs
+from .test_far_rows import DISTANCE, NARROW, _in_few_steps, _programs
 
 NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which older Pythons do not name
 # Bytes of packed weights of one expert are 2^17, or words of eight codes 2^15: the last expert begins at 2^31 of them.
@@ -55,8 +56,9 @@ def values(*shape: int) -> torch.Tensor:
 
 def of_last_expert(kernel: str, stage: str, experts: int) -> torch.Tensor:
     """What two routes of the last of `experts` come to."""
-    k, n = (DISTANCE, NARROW) if stage == "gate_up" else (NARROW, DISTANCE)
-    plan = plan_layer(CARD, LAYER, 2, kernel=kernel, input_scales=kernel == W4A4)
+    shape = shape_of("far apart", kernel)
+    k, n = (DISTANCE, NARROW) if stage == "gate_up" else (max(NARROW, shape.intermediate), DISTANCE)
+    plan = plan_layer(CARD, shape, 2, kernel=kernel, input_scales=kernel == W4A4)
     launch = _in_few_steps(plan.launch(stage), k, n)
     kinds, weights = dict(launch.arguments), bank(experts, n, k)
     weights["scale"] = weights["scale"].view(torch.float8_e4m3fn) if kinds["scale"] == "*fp8e4nv" else weights["scale"]

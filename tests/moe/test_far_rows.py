@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from nvfp4_suite.contract.case import hashed
-from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels.arguments import as_declared
 from nvfp4_suite.kernels.decode import NAME as DECODE
 from nvfp4_suite.kernels.launch import Launch, start
@@ -22,11 +21,12 @@ from nvfp4_suite.kernels.plan import plan_layer
 from nvfp4_suite.reference import formats, judge
 
 from ..addresses import checked_addresses
+from .edges import EDGES, shape_of
 from .gate_up import CARD, W4A16
 
 FAR, DISTANCE = 2**18, 2**13  # the number of the last row, and the elements from row to row: it begins at 2^31
 NARROW = 32  # rows of weights, or K, where the other one is DISTANCE
-LAYER = LayerShape(1, 1, DISTANCE, NARROW // 2)  # gate_up has a K of DISTANCE, down has as many weight rows
+LAYER = EDGES["far apart"][0]  # gate_up has a K of DISTANCE, down has as many weight rows
 
 
 @contextlib.contextmanager
@@ -82,8 +82,9 @@ def _near_and_far(ends: Callable[[int], torch.Tensor], far: int = FAR + 1, near:
 @pytest.mark.parametrize("kernel", W4A16)
 def test_grouped_gemms(kernel: str, stage: str):
     """gate_up loads far rows, down stores them."""
-    k, n = (DISTANCE, NARROW) if stage == "gate_up" else (LAYER.intermediate, DISTANCE)
-    launch = _in_few_steps(plan_layer(CARD, LAYER, 2, kernel=kernel).launch(stage), k, n)
+    shape = shape_of("far apart", kernel)
+    k, n = (DISTANCE, NARROW) if stage == "gate_up" else (shape.intermediate, DISTANCE)
+    launch = _in_few_steps(plan_layer(CARD, shape, 2, kernel=kernel).launch(stage), k, n)
     tiles = -(-n // launch.constexpr("BLOCK_N"))
 
     def ends(routes: int) -> torch.Tensor:

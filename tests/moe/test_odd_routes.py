@@ -9,6 +9,7 @@ from nvfp4_suite.kernels.registry import KERNELS
 from ..addresses import checked_addresses
 from ..engine import on_gpu
 from . import passing
+from .edges import shape_of
 from .gate_up import W4A16
 from .subject import run_kernel
 
@@ -16,9 +17,10 @@ every_kernel = pytest.mark.parametrize("kernel", W4A16)
 
 
 def _outputs(kernel: str, experts: int, gate: float, ups, weights, ids, device: str) -> torch.Tensor:
-    """[T, 16] fp16: expert e makes gate * up * (e + 1) of a token, and weighs it."""
-    banks = passing.banks(experts, 16, 16, device)
-    x = passing.tokens([gate] * len(ups), ups, 16, torch.float16, device)
+    """[T, H] fp16: expert e makes gate * up * (e + 1) of a token, and weighs it."""
+    shape = shape_of("known sums", kernel)
+    banks = passing.banks(experts, shape.hidden, shape.intermediate, device)
+    x = passing.tokens([gate] * len(ups), ups, shape.hidden, torch.float16, device)
     with checked_addresses():
         return run_kernel(KERNELS[kernel], Inputs(x, banks, weights, ids), device)
 
@@ -31,12 +33,12 @@ def test_ids_outside_the_experts_add_exact_zeros(kernel: str, device):
     weights = torch.tensor([[0.5, 2.0]]).repeat(5, 1)
     out = _outputs(kernel, 2, 64.0, [1.0, 3.0, 5.0, 7.0, 9.0], weights, ids, device)
     first, third, fourth = 64 * 1 * 1 * 0.5, 64 * 5 * (2 * 0.5 + 1 * 2), 64 * 7 * 2 * 2
-    assert out[[0, 2, 3]].tolist() == [[first] * 16, [third] * 16, [fourth] * 16]
+    assert out[[0, 2, 3]].tolist() == [[value] * out.shape[1] for value in (first, third, fourth)]
     assert (out[[1, 4]].view(torch.int16) == 0).all()  # +0, not -0
 
 
-# Tokens on either side of each block that 89 experts and top 4 get: 12, 24 and 64 routes per expert.
-CROWDS = [2, *on_gpu([256, 257, 266, 267, 533, 534, 1423, 1424])]
+# Tokens on either side of each block that 89 experts and top 4 get: 12, 24, 64 and 96 routes per expert.
+CROWDS = [2, *on_gpu([256, 257, 266, 267, 533, 534, 1423, 1424, 2135, 2136])]
 
 
 @pytest.mark.fault("flashinfer-ai/flashinfer#3011")
@@ -49,5 +51,5 @@ def test_an_expert_named_twice_counts_with_both_weights(kernel: str, tokens: int
     ups = [1.0 + token % 2 * 2 for token in range(tokens)]
     out = _outputs(kernel, 89, 40.0, ups, weights, ids, device)
     once = 40 * (6 * 4 + 89 * (0.5 + 1) + 66 * 2)
-    wanted = torch.tensor([once * up for up in ups], dtype=torch.float64).half()[:, None].expand(-1, 16)
+    wanted = torch.tensor([once * up for up in ups], dtype=torch.float64).half()[:, None].expand_as(out)
     assert torch.equal(out, wanted), f"first wrong token {(out != wanted).any(1).nonzero()[0].item()}"

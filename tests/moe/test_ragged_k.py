@@ -11,20 +11,28 @@ from nvfp4_suite.reference import judge
 
 from ..behind_rows import RAGGED_K, among_poison
 from ..engine import INTERPRETED
+from .edges import UNITS, shape_of
 from .gate_up import W4A16, gate_up
 
 N = 32  # half a tile of weight rows
 
-# Words of four scales are loaded where K is a multiple of 64; for a K of this list that kernel has the default's plan.
-WORDS = "prefill_w4a16_words"
-RUNS = [(kernel, k) for kernel in W4A16 if kernel != WORDS for k in RAGGED_K] + [(WORDS, 192)]
+
+def _sizes(kernel: str) -> list[tuple[int, int]]:
+    """(K, N): of a kernel whose own launches take no ragged K those that they take."""
+    if kernel not in UNITS:
+        return [(k, N) for k in RAGGED_K]
+    shape = shape_of("whole steps", kernel)
+    return [(shape.hidden, 2 * shape.intermediate)]
+
+
+RUNS = [(kernel, *sizes) for kernel in W4A16 for sizes in _sizes(kernel)]
 
 
 @pytest.mark.fault("ROCm/aiter#2900")
-@pytest.mark.parametrize(("kernel", "k"), RUNS)
-def test_nothing_behind_a_row_is_read(kernel: str, k: int, device):
+@pytest.mark.parametrize(("kernel", "k", "n"), RUNS)
+def test_nothing_behind_a_row_is_read(kernel: str, k: int, n: int, device):
     """33 rows of x, which is one more than a group of rows of tiled scales; decode has each for itself."""
     m = 3 if kernel == DECODE and INTERPRETED else 33
-    given = among_poison(m, N, k, "bf16", device)
+    given = among_poison(m, n, k, "bf16", device)
     out = gate_up(kernel, *vars(given.layer).values())
     judge.bitwise(out[0::2, 0::2], given.expected, kernel=kernel, k=k)

@@ -16,11 +16,11 @@ import torch
 from nvfp4_suite.ci.recording import digest
 from nvfp4_suite.contract.case import Case, random_inputs
 from nvfp4_suite.contract.kernel import Kernel
-from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels.plan import DECODE
 from nvfp4_suite.reference import judge
 
 from ..engine import INTERPRETED, kernels_here
+from .edges import EDGES, shape_of
 from .permuted import shuffled_routes
 
 REPEATABLE = [kernel for kernel in kernels_here() if kernel.promise.repeatable]
@@ -31,9 +31,10 @@ every_kernel = pytest.mark.parametrize("kernel", REPEATABLE, ids=lambda kernel: 
 
 
 def _case(kernel: Kernel, top_k: int) -> Case:
-    """64 tokens and 8 experts, whose K takes many steps; in the interpreter the least that has two routes a block."""
-    shape = LayerShape(4, top_k, 48, 16) if INTERPRETED else LayerShape(8, top_k, 2048, 512)
-    return Case(shape, 6 if INTERPRETED else 64, inputs="random", format=kernel.promise.formats[0])
+    """Many tokens, whose K takes many steps; in the interpreter the least that has two routes a block."""
+    edge = "repeated" if INTERPRETED else "repeated, many steps"
+    shape = shape_of(edge, kernel.name, top_k=top_k)
+    return Case(shape, EDGES[edge][1], inputs="random", format=kernel.promise.formats[0])
 
 
 def _run(kernel: Kernel, prepared, inputs) -> torch.Tensor:

@@ -5,14 +5,13 @@ shows as one that reads old data. So would one whose output torch zeroes before 
 step, too (tests/launch/test_graph_routing.py).
 """
 
-import sys
-
 import pytest
 
 from nvfp4_suite.contract.kernel import Kernel
 from nvfp4_suite.reference import judge
 
 from ..engine import INTERPRETED, kernels_here
+from ..starts import at_starts
 from .rerouted import STEPS, ids_of, static
 
 EVERY = range(len(STEPS))
@@ -40,15 +39,12 @@ def test_launches_started_again_read_what_is_there_now(kernel: Kernel, device, m
 def _recorded(patch) -> list[tuple]:
     """Every launch that any module of kernels/ starts from now on, in order, as (start, arguments, named arguments)."""
     launches = []
-    for name, module in list(sys.modules.items()):
-        if name.startswith("nvfp4_suite.kernels.") and "start" in vars(module):
-            start = module.start
 
-            def record(*arguments, _start=start, **named):
-                launches.append((_start, arguments, named))
-                return _start(*arguments, **named)
+    def record(start, *arguments, **named):
+        launches.append((start, arguments, named))
+        return start(*arguments, **named)
 
-            patch.setattr(module, "start", record)
+    at_starts(patch, record)
     return launches
 
 

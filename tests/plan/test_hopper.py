@@ -2,6 +2,8 @@
 
 import pytest
 
+from nvfp4_suite.cases.layers import ALL
+from nvfp4_suite.contract.case import Case, topk_ids
 from nvfp4_suite.contract.gpu_names import DATA_CENTER, speed_class
 from nvfp4_suite.contract.gpus import CATALOG, Gpu
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
@@ -12,6 +14,7 @@ from nvfp4_suite.kernels.tiles import Tile
 
 H200 = Gpu("NVIDIA H200", (9, 0))
 QWEN = CHECKPOINTS["Qwen3.6-35B-A3B"]
+TILES = hopper.SMALL, hopper.LARGE
 GEMMS = {"gate_up": hopper.GATE_UP, "down": hopper.DOWN}
 
 
@@ -76,7 +79,7 @@ def test_few_tokens_per_expert_have_small_tiles(name, more, block_m):
 
 
 def test_a_tile_is_the_least_of_its_widths_that_holds_its_routes():
-    for tile in (hopper.SMALL, hopper.LARGE):
+    for tile in TILES:
         widths = hopper.widths(tile.block_m)
         assert list(widths) == sorted(widths) and widths[-1] == tile.block_m
         for width in widths:
@@ -91,3 +94,48 @@ def test_a_position_is_that_of_one_k():
     for t in range(4):
         mine = [order[16 * s + 2 * t + place] for s in range(4) for place in (0, 1, 8, 9)]
         assert sorted(mine) == list(range(16 * t, 16 * t + 16))
+
+
+def loops(shape: LayerShape, tokens: int) -> dict[str, tuple[int, int]]:
+    """(STAGES, REST) of each GEMM over K; empty where the default kernel stands in."""
+    plan = plan_layer(H200, shape, tokens, kernel=hopper.NAME)
+    if hopper.lacks(H200, shape, "3.8.0"):
+        return {}
+    return {stage: tuple(map(plan.launch(stage).constexpr, ("STAGES", "REST"))) for stage in GEMMS}
+
+
+CASES = [case for case in ALL if case.format == "w4a16"]
+
+
+def test_some_case_runs_every_loop_that_a_shape_can_have():
+    """Of more K than there are before the numbers of steps repeat themselves, in either tile."""
+    sizes = range(hopper.LEAST_K, 200 * hopper.K_UNIT, hopper.K_UNIT)
+    shapes = [LayerShape(1, 1, *both) for k in sizes for both in ((k, hopper.LEAST_K), (hopper.LEAST_K, k))]
+    crowds = (1, *hopper.SMALL_BELOW.values())
+    possible = {loop for shape in shapes for tokens in crowds for loop in loops(shape, tokens).items()}
+    assert {stage for stage, _ in possible} == set(GEMMS)
+    assert possible == {loop for case in CASES for loop in loops(case.shape, case.tokens).items()}
+
+
+@pytest.mark.parametrize("name", hopper.NAMES)
+def test_some_case_runs_every_width_of_every_tile(name):
+    found = {size for case in CASES for size in tiles_of(case, name)}
+    assert found == {(tile.block_m, width) for tile in TILES for width in hopper.widths(tile.block_m)}
+
+
+def tiles_of(case: Case, name: str) -> set[tuple[int, int]]:
+    """(BLOCK_M, width) of the tiles of a case, whose experts' last blocks are not full; none where it has no own."""
+    if hopper.lacks(H200, case.shape, "3.8.0"):
+        return set()
+    block_m = plan_layer(H200, case.shape, case.tokens, kernel=name).launch("down").constexpr("BLOCK_M")
+    ids = topk_ids(case)
+    counts = ids[(ids >= 0) & (ids < case.shape.experts)].bincount().tolist()
+    rows = [min(count - first, block_m) for count in counts for first in range(0, count, block_m)]
+    return {(block_m, next(width for width in hopper.widths(block_m) if width >= some)) for some in rows}
+
+
+def test_a_smoke_case_goes_twice_round_the_loop():
+    """Sanitizers see these alone."""
+    smoke = [case for case in CASES if case.tier == "smoke" and loops(case.shape, case.tokens)]
+    turns = [case.shape.intermediate // hopper.K_UNIT // loops(case.shape, case.tokens)["down"][0] for case in smoke]
+    assert max(turns) >= 2

@@ -7,7 +7,8 @@ import torch
 from nvfp4_suite.cases.stages import GEMMS, GemmCase
 from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.gpus import PORTABLE, Gpu
-from nvfp4_suite.kernels import experts
+from nvfp4_suite.kernels import experts, hopper, hopper_layer
+from nvfp4_suite.kernels.hopper_banks import rearranged_bank
 from nvfp4_suite.kernels.plan import LayerPlan
 from nvfp4_suite.reference.draws.stages import Gemm, draw_gemm
 
@@ -25,7 +26,10 @@ def drawn(case: GemmCase) -> list[Gemm]:
 
 
 def gemm(plan: LayerPlan, stage: str, gemms: list[Gemm], device: str) -> list[torch.Tensor]:
-    """[R, N] for each of `gemms`, which are the experts of one grouped GEMM; the rows of x take turns."""
+    """[R, N] for each of `gemms`, which are the experts of one grouped GEMM; the rows of x take turns.
+
+    Of the kernel for sm_90 "down" alone: its first GEMM has the activation in it.
+    """
 
     def together(name: str) -> torch.Tensor:
         return torch.cat([getattr(one.weights, name) for one in gemms]).to(device)
@@ -35,7 +39,13 @@ def gemm(plan: LayerPlan, stage: str, gemms: list[Gemm], device: str) -> list[to
     banks = together("packed"), together("scale").view(torch.float8_e4m3fn), together("global_scale")
     with poisoned_allocations():
         routed = experts.routed_by(plan, topk_weights.flatten()[:, None].to(device), ids)
-        out = experts.gemm(plan.launch(stage), x.flatten(0, 1).to(device), *banks, *routed)
+        rows = x.flatten(0, 1).to(device)
+        if hopper.wants_prepared(plan.launch(stage)):
+            banks = *rearranged_bank(*banks[:2], gated=False), banks[2]
+        if interleave := plan.launch("interleave_k"):
+            out = hopper_layer.down(plan.launch(stage), hopper_layer.interleave_k(interleave, rows), banks, routed)
+        else:
+            out = experts.gemm(plan.launch(stage), rows, *banks, *routed)
     return list(out.cpu().unflatten(0, x.shape[:2]).unbind(1))
 
 

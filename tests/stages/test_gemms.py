@@ -10,7 +10,7 @@ from nvfp4_suite.cases.stages import GEMMS, GemmCase
 from nvfp4_suite.contract.gpus import PORTABLE
 from nvfp4_suite.contract.kernel import DTYPES
 from nvfp4_suite.contract.shapes import LayerShape
-from nvfp4_suite.kernels import registry
+from nvfp4_suite.kernels import hopper, registry
 from nvfp4_suite.kernels.experts import release
 from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
 from nvfp4_suite.kernels.tuning import BLOCK_M_STEPS
@@ -20,6 +20,7 @@ from nvfp4_suite.reference.draws.stages import Gemm
 from nvfp4_suite.reference.rounding import rounding_form
 
 from ..engine import INTERPRETED, can_run, on_gpu
+from ..moe.gate_up import activates
 from . import launches
 
 STAGES = ("gate_up", "down")
@@ -47,7 +48,27 @@ def _plans(case: GemmCase, stage: str) -> list[LayerPlan]:
     return list(plans.values())
 
 
+# Of the kernel for sm_90: rows for each width of both of its tiles, and K that leave steps behind its loop and none.
+HOPPER = [
+    GemmCase(8, 256, 256),
+    GemmCase(40, 256, 320, "fp16"),
+    GemmCase(70, 384, 384),
+    GemmCase(130, 256, 704, "fp16"),
+    GemmCase(200, 256, 256),
+]
+
+
+def _hopper_plans(case: GemmCase) -> list[LayerPlan]:
+    """Either tile of its second GEMM, on banks as they are and prepared; none where it has none of its own."""
+    if not (can_run(registry.KERNELS[hopper.NAME]) and activates(hopper.NAME)):
+        return []
+    shape = LayerShape(case.experts, 1, case.n, case.k)
+    crowds = [(name, case.experts * least) for name in hopper.NAMES for least in (1, hopper.SMALL_BELOW[name])]
+    return [plan_layer(launches.CARDS[1], shape, one, kernel=name, dtype=case.dtype) for name, one in crowds]
+
+
 RUNS = [(case, stage, plan) for case in W4A16 for stage in STAGES for plan in _plans(case, stage)]
+RUNS += [(case, "down", plan) for case in HOPPER for plan in _hopper_plans(case)]
 
 
 def _expected(gemm: Gemm, stage: str) -> torch.Tensor:

@@ -62,9 +62,11 @@ def test_a_plan_for_sm_90_is_refused_elsewhere_before_anything_runs():
         run_plan(plan, case, "cpu")
 
 
+@pytest.mark.parametrize("piece", [1, 2**26], ids=["a tile at once", "all at once"])
 @pytest.mark.parametrize("gated", [False, True])
-def test_a_prepared_bank_has_each_tile_and_step_in_one_piece(gated):
+def test_a_prepared_bank_has_each_tile_and_step_in_one_piece(gated, piece, monkeypatch):
     """Row `weight_rows` of a tile at its place, in the bytes that a program copies at once; codes' bits are moved."""
+    monkeypatch.setattr(hopper_banks, "PIECE", piece)
     bank = random_inputs(Case(LayerShape(2, 1, 256, 320), 1, inputs="random")).banks
     prepared = hopper_banks.rearranged(bank)
     name, tiles = ("gate_up", 320 // 64) if gated else ("down", 256 // 128)
@@ -104,6 +106,17 @@ def test_prepared_banks_are_refused_by_plans_for_others_and_others_by_plans_for_
         message = f"banks are {type(banks).__name__}, but should be {wanted} for {name}"
         with pytest.raises(ValueError, match=message):
             experts.run(plan, inputs.hidden_states, banks, *rows)
+
+
+def test_auto_is_the_kernel_for_prepared_banks_or_none():
+    """On the CPU, where it cannot be, its plan is the default kernel's, which reads no such banks."""
+    case = Case(LayerShape(2, 2, 256, 256), 5, inputs="random")
+    inputs = random_inputs(case)
+    banks = hopper_banks.rearranged(inputs.banks)
+    with pytest.raises(
+        ValueError, match="banks are PreparedBanks, but should be ExpertBanks for prefill_w4a16_prepared"
+    ):
+        experts.fused_experts(inputs.hidden_states, banks, inputs.topk_weights, inputs.topk_ids)
 
 
 def test_plans_and_kernels_mean_the_same_sizes():
