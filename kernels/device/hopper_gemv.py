@@ -55,8 +55,8 @@ def x_layout(warps):
 
 @gluon.constexpr_function
 def scales_layout(rows, warps):
-    """[row, word] of a step's block scales, four a word: neighbours in memory by neighbouring threads."""
-    return gl.BlockedLayout([1, 2], [32 // warps, warps], [warps, 1], [1, 0])
+    """[row, block] of a step's block scales, which a thread copies eight of."""
+    return gl.BlockedLayout([1, 8], [32 // warps, warps], [warps, 1], [1, 0])
 
 
 @gluon.constexpr_function
@@ -122,20 +122,20 @@ def word_places(row_words, ROWS: gl.constexpr, WARPS: gl.constexpr):
 
 
 @gluon.jit
-def scale_places(row_words, ROWS: gl.constexpr, WARPS: gl.constexpr):
-    """int64 [ROWS, words]: where the scales of a step are, four a word, from a first row of `row_words` on."""
+def scale_places(row_scales, ROWS: gl.constexpr, WARPS: gl.constexpr):
+    """int64 [ROWS, blocks]: where the scales of a step are, from a first row of `row_scales` on."""
     layout: gl.constexpr = scales_layout(ROWS, WARPS)
     row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))[:, None]
-    return row.to(gl.int64) * row_words + gl.arange(0, WARPS * STEP // 64, gl.SliceLayout(0, layout))[None, :]
+    return row.to(gl.int64) * row_scales + gl.arange(0, WARPS * STEP // 16, gl.SliceLayout(0, layout))[None, :]
 
 
 @gluon.jit
 def copy_step(rings, pointers, slot, step, steps, WARPS: gl.constexpr):
     """Begins to copy a step of codes and scales to its slot; behind the last step, zeros."""
     codes, scales = rings
-    code_words, scale_words = pointers
-    async_copy.async_load(codes.index(slot), code_words + step * (WARPS * STEP // 8), step < steps)
-    async_copy.async_load(scales.index(slot), scale_words + step * (WARPS * STEP // 64), step < steps)
+    packed, scale = pointers
+    async_copy.async_load(codes.index(slot), packed + step * (WARPS * STEP // 8), step < steps)
+    async_copy.async_load(scales.index(slot), scale + step * (WARPS * STEP // 16), step < steps)
     async_copy.commit_group()
 
 
@@ -148,9 +148,8 @@ def row_sums(x, pointers, steps, ROWS: gl.constexpr, WARPS: gl.constexpr, STAGES
     mma: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
     words: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [3, 2, 1, 0])
     codes = gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, ROWS, 4, 4], words)
-    scales = gl.allocate_shared_memory(
-        gl.int32, [STAGES, ROWS, WARPS * STEP // 64], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    )
+    blocks: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    scales = gl.allocate_shared_memory(gl.float8e4nv, [STAGES, ROWS, WARPS * STEP // 16], blocks)
     acc = gl.zeros([WARPS, ROWS, 8], gl.float32, mma)
     for step in gl.static_range(STAGES - 1):
         copy_step((codes, scales), pointers, step, step, steps, WARPS)
@@ -160,8 +159,8 @@ def row_sums(x, pointers, steps, ROWS: gl.constexpr, WARPS: gl.constexpr, STAGES
         gl.barrier()
         ahead = step + STAGES - 1
         copy_step((codes, scales), pointers, ahead % STAGES, ahead, steps, WARPS)
-        single = scales.index(step % STAGES)._reinterpret(gl.float8e4nv, [ROWS, WARPS, 4, 2], words)
-        weights = decode(codes.index(step % STAGES), single.permute((1, 0, 2, 3)), x_step.dtype, mma)
+        factors = scales.index(step % STAGES).reshape([ROWS, WARPS, 4, 2]).permute((1, 0, 2, 3))
+        weights = decode(codes.index(step % STAGES), factors, x_step.dtype, mma)
         acc = mma_v2(weights, spread(x_step, mma), acc)
     async_copy.wait_group(0)  # the sums of warps meet where the ring was
     gl.barrier()
@@ -204,16 +203,15 @@ def w4a16_hopper_gemv(
     WARPS: gl.constexpr = gl.num_warps()
     gl.static_assert(K_UNIT == WARPS * STEP)
     tiles = N // BLOCK_N
-    scale_words = scale.to(gl.pointer_type(gl.int32), bitcast=True)
     route = (gl.program_id(0) // tiles).to(gl.int64)
     expert = gl.load(topk_ids + route).to(gl.int64)
     if (expert >= 0) & (expert < experts):
         n = gl.program_id(0) % tiles * BLOCK_N
         first_row = expert * N + n
-        row_words, row_scales = k_units * (K_UNIT // 8), k_units * (K_UNIT // 64)  # of four scales each
+        row_words, row_scales = k_units * (K_UNIT // 8), k_units * (K_UNIT // 16)
         pointers = (
             packed + first_row * row_words + word_places(row_words, BLOCK_N, WARPS),
-            scale_words + first_row * row_scales + scale_places(row_scales, BLOCK_N, WARPS),
+            scale + first_row * row_scales + scale_places(row_scales, BLOCK_N, WARPS),
         )
         x_row = x + route // rows_per_input * (k_units * K_UNIT) + x_places(WARPS)
         sums = row_sums(x_row, pointers, k_units, BLOCK_N, WARPS, STAGES)

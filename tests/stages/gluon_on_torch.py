@@ -22,7 +22,7 @@ class Pointer:
         self.flat, self.place, self.dtype = tensor.view(-1), place, SimpleNamespace(element_ty=tensor.dtype)
 
     def __add__(self, elements: torch.Tensor | int) -> "Pointer":
-        return type(self)(self.flat, self.place + elements)
+        return Pointer(self.flat, self.place + elements)
 
 
 class Sums(torch.Tensor):

@@ -25,20 +25,16 @@ H200 = Gpu("NVIDIA H200", (9, 0))
 CASES = [GemmCase(3, 64, 1024), GemmCase(2, 96, 1536, "fp16", experts=3)]
 
 
-class Words(Pointer):
-    """Which may be read as another type."""
-
-    def to(self, dtype: torch.dtype, bitcast: bool) -> "Words":
-        assert bitcast
-        return Words(self.flat.view(dtype), self.place)
-
-
 class Ring(Shared):
-    """Slots in shared memory, of ones until something is copied there."""
+    """Slots in shared memory, with poison until something is copied there."""
 
     @classmethod
     def allocated(cls, dtype: torch.dtype, shape: list[int], _layout: object) -> "Ring":
-        return cls(torch.full(shape, -1, dtype=dtype))
+        return cls(torch.empty(shape, dtype=dtype)).poisoned()
+
+    def poisoned(self) -> "Ring":
+        self.tensor.view(torch.uint8).fill_(0xFF)  # of scales, NaN
+        return self
 
     @property
     def shape(self) -> torch.Size:
@@ -47,19 +43,19 @@ class Ring(Shared):
     def index(self, slot: int) -> "Ring":
         return Ring(self.tensor[slot])
 
-    def _reinterpret(self, dtype: torch.dtype, shape: list[int], _layout: object) -> "Ring":
-        return Ring(self.tensor.view(dtype).view(shape))
+    def reshape(self, shape: list[int]) -> "Ring":
+        return Ring(self.tensor.view(shape))
 
 
 class Copies:
-    """Asynchronous copies: a slot has -1 from their beginning until they are waited for."""
+    """Asynchronous copies: a slot is poisoned from their beginning until they are waited for."""
 
     def __init__(self):
         self.begun, self.groups = [], []
 
     def async_load(self, to: Ring, pointer: Pointer, mask: bool) -> None:
-        to.tensor.fill_(-1)
-        self.begun.append((to, pointer.flat[pointer.place] if mask else 0))
+        to.poisoned()
+        self.begun.append((to, pointer.flat[pointer.place] if mask else torch.zeros(to.shape)))
 
     def commit_group(self) -> None:
         self.groups.append(self.begun)
@@ -68,7 +64,7 @@ class Copies:
     def wait_group(self, most: int) -> None:
         while len(self.groups) > most:
             for to, values in self.groups.pop(0):
-                to.tensor[...] = values
+                to.tensor.copy_(values)
 
 
 def run_program(program: int, arguments: dict, constants: dict) -> Copies:
@@ -80,7 +76,6 @@ def run_program(program: int, arguments: dict, constants: dict) -> Copies:
         mma_v2=lambda a, b, acc: (a.double() @ b.double() + acc).float(),
         allocate_shared_memory=Ring.allocated,
         program_id=lambda _: torch.tensor(program),
-        pointer_type=lambda dtype: dtype,
         sum=lambda values, dim: values.sum(dim).as_subclass(Sums),
         zeros=lambda shape, dtype, _layout: torch.zeros(shape, dtype=dtype),
         static_range=range,
@@ -94,7 +89,7 @@ def run_program(program: int, arguments: dict, constants: dict) -> Copies:
 def start_on_torch(_start, launch, grid, **arguments) -> None:
     """In place of launch.start."""
     assert launch.kernel == hopper_gemv.GEMV
-    given = {name: Words(one) if isinstance(one, torch.Tensor) else one for name, one in arguments.items()}
+    given = {name: Pointer(one) if isinstance(one, torch.Tensor) else one for name, one in arguments.items()}
     for program in range(grid[0]):
         assert not any(run_program(program, given, dict(launch.constexprs)).groups), "copies nobody waited for"
 
