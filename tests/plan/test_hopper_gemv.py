@@ -10,6 +10,7 @@ from nvfp4_suite.kernels.page import page
 from nvfp4_suite.kernels.plan import plan_layer
 from nvfp4_suite.kernels.releases import NO_ASSEMBLER, TRITONS
 from nvfp4_suite.kernels.tiles import Tile
+from nvfp4_suite.kernels.tuning import tuning_of
 
 H200 = Gpu("NVIDIA H200", (9, 0))
 QWEN, GEMMA = CHECKPOINTS["Qwen3.6-35B-A3B"], CHECKPOINTS["Gemma-4-26B-A4B"]
@@ -108,6 +109,6 @@ def test_a_tile_of_prefill_is_refused():
 
 def test_a_page_shows_it():
     lines = page(planned(QWEN, kernel="auto"), H200, "Qwen3.6-35B-A3B").splitlines()
-    assert "kernel  decode_w4a16_hopper" in lines
+    assert "kernel  decode_w4a16_hopper" in lines and f"source  {tuning_of(H200).decode_source}" in lines
     row = next(line for line in lines if line.startswith("gate_up"))
     assert "w4a16_hopper_gemv" in row and "BLOCK_N 32 STAGES 2 K_UNIT 512" in row and row.endswith("mma.sync")

@@ -113,13 +113,13 @@ def test_every_row_of_every_route_is_right_in_bits(case, stage, monkeypatch):
         judge.bitwise(found, wanted.to(one.dtype), case=case.id)
 
 
-def test_the_row_of_a_dropped_route_is_left_alone(monkeypatch):
+def test_routes_of_a_token_read_its_row_and_that_of_a_dropped_route_is_left_alone(monkeypatch):
     at_starts(monkeypatch, start_on_torch)
     plan, n, k = planned(GemmCase(1, 32, 1024, experts=1), "gate_up"), 32, 1024
-    ids, x = torch.tensor([[-1], [1], [0]], dtype=torch.int32), torch.ones(3, k, dtype=torch.bfloat16)
+    ids, x = torch.tensor([[-1, 1, 0]], dtype=torch.int32), torch.ones(1, k, dtype=torch.bfloat16)
     bank = torch.zeros(1, n, k // 2, dtype=torch.uint8), torch.zeros(1, n, k // 16, dtype=torch.uint8), torch.ones(1, n)
     with poisoned_allocations():
-        out = experts.gemm(plan.launch("gate_up"), x, *bank, *experts.routed_by(plan, torch.ones(3, 1), ids))
+        out = experts.gemm(plan.launch("gate_up"), x, *bank, *experts.routed_by(plan, torch.ones(1, 3), ids))
     assert out[:2].isnan().all() and not out[2].isnan().any()
 
 
