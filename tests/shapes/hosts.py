@@ -24,6 +24,7 @@ from ..moe.subject import plan_options
 
 H200 = Gpu("NVIDIA H200", (9, 0))
 HOST = H200 if INTERPRETED else gpus.current(0)
+GEMVS = ("gemv.w4a16_gemv", hopper_gemv.GEMV)
 OTHER = 96  # the sizes that the launch says nothing of: a block of 64 and a part of one
 MANY_EXPERTS, CHUNK = 70, 128  # more than one block of experts; tokens of more than one chunk of routes
 UNEVEN = LayerShape(256, 8, 2048, 96)  # no step of down's K is whole
@@ -106,15 +107,12 @@ def layer_host(launch: Launch) -> tuple[Case, LayerPlan]:
     options = plan_options(case)
     if is_hopper(launch) or launch.stage == "interleave_k":
         options["kernel"] = hopper.NAME
-    elif launch.kernel == hopper_gemv.GEMV:
-        options["kernel"] = hopper_gemv.NAME
     elif of_w4a4(launch):  # whose block follows from the number of tokens
         options["kernel"] = ATOMIC if case.atomics else W4A4
     else:
-        options["kernel"] = "decode" if launch.kernel == "gemv.w4a16_gemv" else "prefill"
+        options["kernel"] = "decode" if launch.kernel in GEMVS else "prefill"
         options["override"] = Tile(constants["BLOCK_M"]) if "BLOCK_M" in constants else None
-    card = H200 if options["kernel"] in (hopper.NAME, hopper_gemv.NAME) else HOST
-    plan = plan_layer(card, case.shape, case.tokens, **options)
+    plan = plan_layer(H200 if options["kernel"] == hopper.NAME else HOST, case.shape, case.tokens, **options)
     return case, _taking_its_place(launch, plan)
 
 
