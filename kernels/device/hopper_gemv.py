@@ -6,7 +6,7 @@ the answer. What this saves is instructions: three a weight, where fma on decode
 
 No order of summation depends on how many rows there are or which: a row gives the same bytes alone and in every batch.
 The warps of a program share the K of a step, STEP each, and of that each of a quad's four threads has PIECE: 16 bytes
-of codes, below two block scales. mma is told of any order of K, as long as both operands have the same.
+of codes, below two block scales. Any order of K will do, as long as both operands of mma have the same.
 Triton's interpreter does not run Gluon.
 """
 
@@ -143,7 +143,8 @@ def copy_step(rings, pointers, slot, step, steps, WARPS: gl.constexpr):
 def row_sums(x, pointers, steps, ROWS: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr):
     """The sums [ROWS, 4], four times the same, over `steps` of K; `pointers` are where codes and scales begin.
 
-    STAGES slots: what is computed with one is awaited before the slot is filled again, a step later.
+    Of STAGES slots one is computed with while the others fill. The barrier is behind a thread's own copies, so that all
+    threads' are there, and before the slot of the step before, which all have read by then, is filled again.
     """
     mma: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
     words: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [3, 2, 1, 0])

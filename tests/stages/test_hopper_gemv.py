@@ -142,17 +142,12 @@ def test_its_plan_is_refused_elsewhere_and_for_prepared_banks():
         experts.run(plan, inputs.hidden_states, hopper_banks.rearranged(inputs.banks), *rows)
 
 
-def k_of(position: int) -> int:
-    """Which k of a warp's 128 stands at a position of mma's operands, told by where `spread` puts x."""
-    return int(ORDER[position])
-
-
-spread = on_torch(device_code.spread)
-ORDER = spread(torch.arange(128).view(1, 4, 32), None)[0, :, 0]
+# Which k of a warp's 128 stands at each position of mma's operands, told by where `spread` puts x.
+ORDER = on_torch(device_code.spread)(torch.arange(128).view(1, 4, 32), None)[0, :, 0].tolist()
 
 
 def test_each_k_has_one_position():
-    assert sorted(ORDER.tolist()) == list(range(128))
+    assert sorted(ORDER) == list(range(128))
 
 
 @pytest.mark.parametrize("rows", [16, 32])
@@ -162,7 +157,7 @@ def test_each_thread_decodes_what_mma_reads_there(rows):
     for warp, lane in product(range(4), range(32)):
         mine = [16 * part + lane // 4 + add for part in range(rows // 16) for add in (0, 8)]
         places = [16 * s + 2 * (lane % 4) + add for s in range(8) for add in (0, 1, 8, 9)]
-        wanted = {(warp, row, k_of(place)) for row, place in product(mine, places)}
+        wanted = {(warp, row, ORDER[place]) for row, place in product(mine, places)}
         found = of_thread(layout, warp, lane)
         assert {(w, row, 32 * t + 16 * u + 8 * h + 4 * j + s) for w, row, t, u, h, s, j in found} == wanted
     assert layout.reg_bases[:3] == [[0, 0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 2, 0]]
@@ -174,4 +169,4 @@ def test_each_thread_spreads_what_mma_reads_there():
     for warp, lane in product(range(4), range(32)):
         places = [16 * s + 2 * (lane % 4) + add for s in range(8) for add in (0, 1, 8, 9)]
         found = {(w, 32 * t + k, column) for w, t, k, column in of_thread(layout, warp, lane)}
-        assert found == {(warp, k_of(place), lane // 4) for place in places}
+        assert found == {(warp, ORDER[place], lane // 4) for place in places}
