@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..contract.gpus import ARCHITECTURES
-from ..kernels import hopper
+from ..kernels import hopper, hopper_gemv
 from ..kernels.launch import Launch
 from ..kernels.tiles import Tile, shared_memory
 from ..kernels.variants import FORMS, Variant
@@ -38,6 +38,7 @@ KERNELS: dict[str, Must] = {
     "gemm_two_dots.w4a16_table_gemm": Must(),
     "gemv.w4a16_gemv": Must(),
     "gemv.linear_gemv": Must(),
+    hopper_gemv.GEMV: Must(),
     "linear.linear_gemm": Must(narrow_products=1),  # which part x its bytes of a row: below one row's
     "linear.sum_splits": Must(),
     "pointwise.gated_activation": _POINTWISE,

@@ -12,7 +12,7 @@ from itertools import product
 from ..contract.gpus import ARCHITECTURES, PORTABLE, Gpu
 from ..contract.kernel import ACTIVATIONS, DTYPES
 from ..contract.shapes import CHECKPOINTS, LayerShape
-from ..kernels import hopper, pointwise, w4a4
+from ..kernels import hopper, hopper_gemv, pointwise, w4a4
 from ..kernels.launch import Launch
 from ..kernels.linear_plan import SPLITS, LinearPlan, plan_linear
 from ..kernels.plan import LayerPlan, plan_layer
@@ -141,10 +141,14 @@ def _samples(gpu: Gpu, triton: str) -> list[Launch]:
 
 
 def _hopper(gpu: Gpu, triton: str) -> list[Launch]:
-    """All of the kernel for sm_90 that plans of published shapes can choose; on prepared banks with one activation."""
+    """All of the kernels for sm_90 that plans of published shapes can choose.
+
+    On prepared banks with one activation; decode's, which stands by itself, is gated anyway.
+    """
     if gpu.capability != hopper.CAPABILITY or triton not in hopper.TRITONS:
         return []
-    options = [(hopper.NAME, activation) for activation in ACTIVATIONS] + [(hopper.PREPARED, "silu")]
+    options = [(hopper.NAME, activation) for activation in ACTIVATIONS]
+    options += [(hopper.PREPARED, "silu"), (hopper_gemv.NAME, "silu")]
     return _distinct(
         plan_layer(
             gpu,

@@ -58,7 +58,7 @@ _NEW = Awaited(
         "orderfree-e1k1h256i1472-t2-random-silu-fp16",
         "orderfree-e1k1h256i1856-t2-random-silu-bf16",
     ),
-    kernels=("prefill_w4a16_prepared",),
+    kernels=("prefill_w4a16_prepared", "decode_w4a16_hopper"),
 )
 AWAITED: dict[str, Awaited] = {"sm_90 triton 3.6.0": _NEW, "sm_90 triton 3.8.0": _NEW}
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..contract.banks import ExpertBanks
 from ..contract.case import torch_dtype
-from . import hopper
+from . import hopper, hopper_gemv
 from .hopper_banks import PreparedBanks
 from .launch import Launch
 from .plan import LayerPlan
@@ -33,8 +33,12 @@ def check_ids(topk_ids: Tensor) -> None:
 
 
 def check_sizes(launch: Launch, k: int | None = None, **sizes: int) -> None:
-    """`k` is a multiple of the launch's K_UNIT, and so is each of `sizes` of 16 where it is declared divisible."""
-    units = {name: 16 for name in sizes if name in launch.divisible}
+    """`k` is a multiple of the launch's K_UNIT, and so is each of `sizes` of 16 where it is declared divisible.
+
+    The GEMV for sm_90 has no part of a block: N is a multiple of it.
+    """
+    whole = launch.constexpr("BLOCK_N") if launch.kernel == hopper_gemv.GEMV else 16
+    units = {name: whole for name in sizes if name in launch.divisible}
     sizes |= {} if k is None else {"K": k}
     units |= {} if k is None else {"K": launch.constexpr("K_UNIT")}
     for name, unit in units.items():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..contract import gpu_names, gpus
 from ..contract.banks import ExpertBanks
-from . import hopper, hopper_layer, prefill, w4a4_layer
+from . import hopper, hopper_gemv, hopper_layer, prefill, w4a4_layer
 from .arguments import as_declared, check_ids, check_plan, check_sizes, check_tensors, dtype_name, plain, positive
 from .columns import by_columns
 from .hopper_banks import PreparedBanks, rearranged
@@ -114,8 +114,7 @@ def run(
     """
     check_tensors(hidden_states, banks, topk_weights, topk_ids)
     check_plan(plan, hidden_states, banks, topk_ids)
-    if plan.launch("interleave_k") and (lacks := hopper.lacks(gpu_of(hidden_states.device), plan.shape, release())):
-        raise ValueError(f"plan is {plan.kernel}'s for sm_90, but should be another on {hidden_states.device}: {lacks}")
+    _check_card(plan, hidden_states.device)
     if not isinstance(scales, Scales | None):
         raise TypeError(f"scales is a {type(scales).__name__}, but should be Scales or None")
     alpha, limit = positive("activation_alpha", activation_alpha), positive("activation_limit", activation_limit)
@@ -126,6 +125,13 @@ def run(
         if plan.launch("quantize") and scales is None:
             scales = Scales.remembered(banks)
         return _layer(plan, x, banks, weights, ids, alpha, limit, scales)
+
+
+def _check_card(plan: LayerPlan, device: torch.device) -> None:
+    """A plan with a launch for sm_90 is for there alone, and for the releases that compile it."""
+    mine = {hopper.GATE_UP, hopper.DOWN, hopper_gemv.GEMV} & {launch.kernel for launch in plan.launches}
+    if mine and (lacks := hopper.card_lacks(gpu_of(device), release())):
+        raise ValueError(f"plan is {plan.kernel}'s for sm_90, but should be another on {device}: {lacks}")
 
 
 def _layer(

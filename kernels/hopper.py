@@ -51,12 +51,17 @@ CODE_BITS = tuple(tuple(range(4 * s, 4 * s + 4)) for s in range(4))
 PREPARED_BITS = ((6, 7, 8, 15), (3, 4, 5, 12), (0, 1, 2, 9), (13, 10, 11, 14))
 
 
-def lacks(gpu: Gpu, shape: LayerShape, triton: str) -> str:
-    """Why these launches are not to be had, as a part of the reason that a plan gives; empty where they are."""
+def card_lacks(gpu: Gpu, triton: str) -> str:
+    """Why no launch for sm_90 is to be had, whatever its sizes; empty where they are."""
     if gpu.capability != CAPABILITY:
         return "it needs sm_90"
-    if triton not in TRITONS:
-        return f"it needs Triton {' or '.join(TRITONS)}"
+    return "" if triton in TRITONS else f"it needs Triton {' or '.join(TRITONS)}"
+
+
+def lacks(gpu: Gpu, shape: LayerShape, triton: str) -> str:
+    """Why these launches are not to be had, as a part of the reason that a plan gives; empty where they are."""
+    if card := card_lacks(gpu, triton):
+        return card
     sizes = {"hidden": shape.hidden, "intermediate": shape.intermediate}
     for (name, size), unit in zip(sizes.items(), UNITS, strict=True):
         if size % unit or size < LEAST_K:

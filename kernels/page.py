@@ -2,7 +2,7 @@
 
 from ..contract.gpu_names import speed_class
 from ..contract.gpus import Gpu, architecture, is_known
-from . import decode, padding, w4a4
+from . import decode, hopper_gemv, padding, w4a4
 from .launch import Launch
 from .plan import LayerPlan
 from .tiles import Tile, shared_memory
@@ -35,7 +35,7 @@ def _source(plan: LayerPlan, gpu: Gpu) -> str:
         return "none: nothing is chosen"
     if plan.reason.startswith(("as asked", "override")):
         return "none: as asked"
-    if plan.kernel == decode.NAME:
+    if plan.kernel in (decode.NAME, hopper_gemv.NAME):
         return tuning_of(gpu).decode_source
     if plan.kernel in w4a4.FORMS:
         return w4a4.AUTO_SOURCE

@@ -8,7 +8,7 @@ from ..contract.gpu_names import DATA_CENTER, has_known_name, speed_class
 from ..contract.gpus import PORTABLE, Gpu, architecture, is_known
 from ..contract.kernel import ACTIVATIONS, DTYPES
 from ..contract.shapes import LayerShape
-from . import decode, hopper, padding, prefill, w4a4
+from . import decode, hopper, hopper_gemv, padding, prefill, w4a4
 from .launch import Launch
 from .releases import check_target
 from .remembered import remembered
@@ -20,7 +20,8 @@ from .variants import DEFAULT, VARIANTS, WORD_K, Variant
 # 128, in a table that int32 indexes.
 MOST_EXPERTS, MOST_ROUTES = 512, 2**29
 
-KERNELS = ("auto", "prefill", *VARIANTS, *hopper.NAMES, "decode", decode.NAME, "w4a4", *w4a4.FORMS)
+DECODE = {"decode": decode.NAME, decode.NAME: decode.NAME, hopper_gemv.NAME: hopper_gemv.NAME}
+KERNELS = ("auto", "prefill", *VARIANTS, *hopper.NAMES, *DECODE, "w4a4", *w4a4.FORMS)
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ def plan_layer(
 
     `dtype` is "bf16" or "fp16"; `input_scales` says whether the banks have them (W4A16 kernels ignore them); `override`
     replaces the tile. Zero tokens have no launches. "auto" takes the decode kernel for few tokens, W4A4 for many where
-    the banks have input scales and both GPU and `triton` have a native FP4 dot, and W4A16 for the rest: the kernel for
-    sm_90 where it can be, else the one that "prefill" names.
+    the banks have input scales and both GPU and `triton` have a native FP4 dot, and W4A16 for the rest; of decode and
+    W4A16 the kernel for sm_90 where it can be, else the one that "decode" or "prefill" names.
 
     Raises TypeError for an argument of another type, ValueError for an unknown option, for more experts or routes than
     the routing has room for, for a GPU that `triton` cannot compile for, for a tile that cannot be and for one that
@@ -84,10 +85,10 @@ def plan_layer(
     _check_sizes(shape, tokens)
     _check_options(dtype, activation, weight_on_input, input_scales, kernel, override)
     layer, options = (gpu, shape, tokens), (dtype, activation, weight_on_input)
-    if kernel in ("decode", decode.NAME):
+    if kernel in DECODE:
         if override is not None:
             raise ValueError(f"override is {override}, but should be None for {kernel}, which has no such tile")
-        return _decode(*layer, options, f"as asked, {gpu.name}")
+        return _decode(*layer, options, triton, DECODE[kernel], f"as asked, {gpu.name}")
     if kernel in ("w4a4", *w4a4.FORMS):
         if not input_scales or override is not None:
             raise ValueError(_why_no_w4a4(kernel, input_scales, override))
@@ -99,10 +100,11 @@ def plan_layer(
     tokens_per_expert = tokens * shape.top_k / shape.experts
     free = kernel == "auto" and override is None
     if free and 0 < tokens_per_expert <= tuning_of(gpu).decode_up_to:
-        return _decode(*layer, options, f"{tokens_per_expert:.3g} tokens per expert, {_card(gpu)}")
+        name = hopper_gemv.NAME if _may_take_hopper(gpu, hopper_gemv.lacks(gpu, shape, triton)) else decode.NAME
+        return _decode(*layer, options, triton, name, f"{tokens_per_expert:.3g} tokens per expert, {_card(gpu)}")
     if free and input_scales and tokens_per_expert >= w4a4.AUTO_FROM and w4a4.is_native(gpu, triton):
         return _w4a4(*layer, options, triton, "w4a4")
-    if free and tokens_per_expert >= hopper.AUTO_FROM and _may_take_hopper(gpu, shape, triton):
+    if free and tokens_per_expert >= hopper.AUTO_FROM and _may_take_hopper(gpu, hopper.lacks(gpu, shape, triton)):
         return _hopper(*layer, options, triton, hopper.NAME)
     return _prefill(*layer, options, kernel if kernel in VARIANTS else DEFAULT, override)
 
@@ -110,9 +112,17 @@ def plan_layer(
 Options = tuple[str, str, bool]  # dtype, activation, weight_on_input
 
 
-def _decode(gpu: Gpu, shape: LayerShape, tokens: int, options: Options, why: str) -> LayerPlan:
-    launches = decode.launches(gpu, shape, *options) if tokens else ()
-    return LayerPlan(decode.NAME, shape, tokens, options[0], launches, f"{why}: a GEMV for each route")
+def _decode(gpu: Gpu, shape: LayerShape, tokens: int, options: Options, triton: str, name: str, why: str) -> LayerPlan:
+    """A kernel of DECODE; where the one for sm_90 cannot be, the other's launches."""
+    reason, launches_of = f"{why}: a GEMV for each route", decode.launches
+    if name == hopper_gemv.NAME:
+        if lacks := hopper_gemv.lacks(gpu, shape, triton):
+            reason += f", not for sm_90 ({lacks})"
+        else:
+            reason += f", on tensor cores in {' and '.join(hopper_gemv.stages(shape))}"
+            launches_of = hopper_gemv.launches
+    launches = launches_of(gpu, shape, *options) if tokens else ()
+    return LayerPlan(name, shape, tokens, options[0], launches, reason)
 
 
 def _prefill(gpu: Gpu, shape: LayerShape, tokens: int, options: Options, name: str, override: Tile | None) -> LayerPlan:
@@ -131,9 +141,9 @@ def _prefill(gpu: Gpu, shape: LayerShape, tokens: int, options: Options, name: s
     return LayerPlan(name, shape, tokens, options[0], launches, reason)
 
 
-def _may_take_hopper(gpu: Gpu, shape: LayerShape, triton: str) -> bool:
-    """Not on slower cards of sm_90: there its padding, whose cost is known of an H200, may be more than it saves."""
-    return not hopper.lacks(gpu, shape, triton) and speed_class(gpu) == DATA_CENTER
+def _may_take_hopper(gpu: Gpu, lacks: str) -> bool:
+    """Not on slower cards of sm_90: what these kernels cost, known of an H200, may be more there than they save."""
+    return not lacks and speed_class(gpu) == DATA_CENTER
 
 
 def _hopper(gpu: Gpu, shape: LayerShape, tokens: int, options: Options, triton: str, name: str) -> LayerPlan:

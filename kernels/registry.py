@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..contract.banks import ExpertBanks
 from ..contract.kernel import Kernel, Promise
-from . import decode, hopper
+from . import decode, hopper, hopper_gemv
 from .experts import fused_experts, prepared
 from .variants import VARIANTS
 from .w4a4 import FORMS, NATIVE_TRITONS, SPECIALIZED_TRITONS
@@ -87,6 +87,10 @@ def _w4a4(name: str) -> W4A4Kernel:
 
 
 _ON_HOPPER = Promise(capabilities=(hopper.CAPABILITY,), interpreted=False)
-_HOPPER = PlannedKernel(hopper.NAME, _ON_HOPPER), PreparedKernel(hopper.PREPARED, _ON_HOPPER)
+_HOPPER = (
+    PlannedKernel(hopper.NAME, _ON_HOPPER),
+    PreparedKernel(hopper.PREPARED, _ON_HOPPER),
+    PlannedKernel(hopper_gemv.NAME, _ON_HOPPER),
+)
 _KERNELS = (*map(PlannedKernel, (*VARIANTS, decode.NAME)), *_HOPPER, *map(_w4a4, FORMS))
 KERNELS: dict[str, Kernel] = {kernel.name: kernel for kernel in _KERNELS}

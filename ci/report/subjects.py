@@ -6,7 +6,7 @@ from functools import cache
 from ...contract.gpus import ARCHITECTURES
 from ...contract.kernel import ACTIVATIONS, DTYPES
 from ...contract.shapes import CHECKPOINTS
-from ...kernels import decode, hopper, w4a4
+from ...kernels import decode, hopper, hopper_gemv, w4a4
 from ...kernels.plan import plan_layer
 from ...kernels.releases import NO_ASSEMBLER, TRITONS
 from ...kernels.variants import VARIANTS
@@ -30,7 +30,7 @@ _OPTIONS = {*DTYPES, *ACTIVATIONS, "weighted"}
 def is_meant(kernel: str, arch: str, triton: str) -> bool:
     """Whether `kernel` can be what its name says there. One that nobody here knows is meant everywhere."""
     capability, form = CAPABILITIES.get(arch), w4a4.FORMS.get(kernel)
-    if kernel in hopper.NAMES:
+    if kernel in (*hopper.NAMES, hopper_gemv.NAME):
         return capability == hopper.CAPABILITY and (triton in hopper.TRITONS or triton not in TRITONS)
     if arch == CPU:  # it has no atomics on bf16, and not in every release a native dot
         return form is None or not (form.atomic or form.native)

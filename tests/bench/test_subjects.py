@@ -77,7 +77,7 @@ def test_a_kernel_of_the_registry_alone_has_no_plan(register):
 def test_auto_is_what_dispatch_chooses_there():
     found = {tokens: choose(parse("auto"), H200, GLM, tokens, "3.8.0") for tokens in (1, 4096)}
     assert {tokens: one.kernel.name for tokens, one in found.items()} == {
-        1: "decode_w4a16",
+        1: "decode_w4a16_hopper",
         4096: "prefill_w4a16_hopper",
     }
     for tokens, one in found.items():

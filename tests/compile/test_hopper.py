@@ -7,7 +7,7 @@ import pytest
 from nvfp4_suite.ci.gate_compile import binary_of
 from nvfp4_suite.contract.gpus import Gpu
 from nvfp4_suite.contract.shapes import LayerShape
-from nvfp4_suite.kernels import hopper
+from nvfp4_suite.kernels import hopper, hopper_gemv
 from nvfp4_suite.kernels.plan import plan_layer
 
 WAITS = re.compile(r"(wgmma\.wait_group\S* 0|cp\.async\.wait_group 0|stmatrix)")
@@ -24,3 +24,15 @@ def test_the_last_copies_have_ended_before_the_ring_is_used_again(stage):
     waits = [kind for kind, before in zip(found, ["", *found], strict=False) if kind != before]
     one_width = ["wgmma.wait_group.sync.aligned0", "cp.async.wait_group0", "stmatrix"]
     assert waits == one_width * len(hopper.widths(launch.constexpr("BLOCK_M")))
+
+
+@pytest.mark.parametrize(("dtype", "weigh"), [("bf16", False), ("fp16", True)])
+def test_the_gemvs_last_copies_have_ended_before_its_sums_use_the_ring(dtype, weigh):
+    """The last step begins copies that a mask leaves out: zeros, which would be written over the warps' sums."""
+    options = {"dtype": dtype, "weight_on_input": weigh, "kernel": hopper_gemv.NAME}
+    plan = plan_layer(Gpu("NVIDIA H200", (9, 0)), LayerShape(8, 2, 1024, 1024), 1, **options)
+    for stage in ("gate_up", "down"):
+        ptx = binary_of(plan.launch(stage), (9, 0)).ptx
+        behind = ptx[ptx.rindex("mma.sync") :]
+        found = re.findall(r"cp\.async\.wait_group|bar\.sync|st\.shared", behind)
+        assert found[:3] == ["cp.async.wait_group", "bar.sync", "st.shared"]

@@ -9,17 +9,27 @@ from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.case import Case, Inputs, random_inputs
 from nvfp4_suite.contract.gpus import CATALOG, PORTABLE
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
-from nvfp4_suite.kernels import experts
-from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
+from nvfp4_suite.kernels import decode, experts, hopper_gemv
+from nvfp4_suite.kernels.plan import DECODE, LayerPlan, plan_layer
 from nvfp4_suite.reference import judge
 
-from ..engine import INTERPRETED, can_run_here, on_gpu
+from ..engine import INTERPRETED, can_run_here, kernels_here, on_gpu
 from ..held import held
 from ..moe.subject import expected_of, layer_arguments, plan_options, run_plan
 from ..poison import poisoned_allocations
 
 MOST = 65
 NARROW, WIDE, RAGGED = LayerShape(4, 1, 32, 16), LayerShape(2, 1, 1024, 16), LayerShape(4, 2, 48, 16)
+
+
+def _is_for_sm_90(shape: LayerShape) -> bool:
+    """Whether the kernel for sm_90 has a GEMV of its own here; else it is decode.py's."""
+    return not INTERPRETED and not hopper_gemv.lacks(gpus.current(0), shape, experts.release())
+
+
+# Of these GPUs run all batches; the kernel for sm_90 takes gate_up of the first and the third, down of the last.
+SHAPES = [LayerShape(16, 4, 1024, 768), LayerShape(16, 4, 272, 80), LayerShape(64, 8, 2048, 512)]
+SHAPES += [LayerShape(8, 2, 1536, 1024)]
 
 # The largest batch is cut into these; a batch of 65 in the interpreter only where a route is two programs.
 BATCHES = [
@@ -32,11 +42,13 @@ BATCHES = [
 BATCHES += on_gpu(
     [
         (Case(shape, MOST, routing, inputs="random", dtype=dtype), list(range(1, MOST)))
-        for shape in (LayerShape(16, 4, 1024, 768), LayerShape(16, 4, 272, 80), LayerShape(64, 8, 2048, 512))
+        for shape in SHAPES
         for routing in ("random", "hot", "few", "twice", "dropped")
         for dtype in ("bf16", "fp16")
     ]
 )
+KERNELS = [kernel.name for kernel in kernels_here() if kernel.name in DECODE]
+RUNS = [(name, *batch) for name in KERNELS for batch in BATCHES if name == decode.NAME or _is_for_sm_90(batch[0].shape)]
 
 
 @held(maxsize=1)
@@ -79,27 +91,29 @@ def _gpu() -> gpus.Gpu:
     return PORTABLE if INTERPRETED else gpus.current(0)
 
 
-def _decoded(case: Case, inputs: Inputs) -> torch.Tensor:
-    plan = plan_layer(_gpu(), case.shape, len(inputs.hidden_states), kernel="decode", **plan_options(case))
+def _decoded(kernel: str, case: Case, inputs: Inputs) -> torch.Tensor:
+    options = {"triton": experts.release(), "kernel": kernel}
+    plan = plan_layer(_gpu(), case.shape, len(inputs.hidden_states), **options, **plan_options(case))
     with poisoned_allocations():
         return experts.run(plan, *layer_arguments(inputs))
 
 
-@pytest.mark.parametrize(("case", "sizes"), BATCHES, ids=[case.id for case, _ in BATCHES])
-def test_a_token_has_the_same_bytes_in_every_batch(case: Case, sizes: list[int], device):
+@pytest.mark.parametrize(("kernel", "case", "sizes"), RUNS, ids=[f"{name}-{case.id}" for name, case, _ in RUNS])
+def test_a_token_has_the_same_bytes_in_every_batch(kernel: str, case: Case, sizes: list[int], device):
     inputs = _on_device(case, device)
-    whole = _decoded(case, inputs)
+    whole = _decoded(kernel, case, inputs)
     assert not whole.isnan().any()
     for size in sizes:  # from the front, and from the back, where a token has another place
-        judge.bitwise(_decoded(case, _part(inputs, slice(size))), whole[:size], tokens=size)
-        judge.bitwise(_decoded(case, _part(inputs, slice(-size, None))), whole[-size:], last_tokens=size)
+        judge.bitwise(_decoded(kernel, case, _part(inputs, slice(size))), whole[:size], tokens=size)
+        judge.bitwise(_decoded(kernel, case, _part(inputs, slice(-size, None))), whole[-size:], last_tokens=size)
 
 
 @pytest.mark.parametrize("gpu", [PORTABLE, *CATALOG], ids=lambda gpu: gpu.name)
 def test_no_launch_depends_on_the_number_of_tokens(gpu):
     for shape in CHECKPOINTS.values():
-        plans = {plan_layer(gpu, shape, tokens, kernel="decode").launches for tokens in (1, 2, 16, 65, 4096)}
-        assert len(plans) == 1
+        for kernel in DECODE:
+            plans = {plan_layer(gpu, shape, tokens, kernel=kernel).launches for tokens in (1, 2, 16, 65, 4096)}
+            assert len(plans) == 1
 
 
 def _plans(case: Case) -> list[LayerPlan]:
@@ -120,14 +134,16 @@ def test_every_cards_plan_gives_the_references_bits(case: Case, plan: LayerPlan,
 
 
 @pytest.mark.fault("vllm-project/vllm-xpu-kernels#571")
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("dropped", [-1, 4])
-def test_the_row_of_a_dropped_route_is_left_alone(dropped, device):
+def test_the_row_of_a_dropped_route_is_left_alone(dropped, kernel, device):
     """Experts 0 to 3 are the middle of six, so that a read beside them would find something to write."""
-    inputs = random_inputs(Case(LayerShape(6, 1, 32, 16), 3, inputs="random")).to(device)
+    hidden = 32 if kernel == decode.NAME else hopper_gemv.LEAST_K
+    inputs = random_inputs(Case(LayerShape(6, 1, hidden, 16), 3, inputs="random")).to(device)
     names = ("gate_up_packed", "gate_up_scale", "gate_up_global")
     middle = [getattr(inputs.banks, name)[1:5] for name in names]
     ids = torch.tensor([[3], [dropped], [0]], dtype=torch.int32, device=device)
-    plan = plan_layer(_gpu(), LayerShape(4, 1, 32, 16), 3, kernel="decode")
+    plan = plan_layer(_gpu(), LayerShape(4, 1, hidden, 16), 3, triton=experts.release(), kernel=kernel)
     with poisoned_allocations():
         routed = experts.routed_by(plan, inputs.topk_weights, ids)
         out = experts.gemm(plan.launch("gate_up"), inputs.hidden_states, *middle, *routed)

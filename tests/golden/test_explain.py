@@ -9,7 +9,7 @@ from nvfp4_suite.ci.outcomes import Recording
 from nvfp4_suite.contract.case import Case
 from nvfp4_suite.contract.gpus import Gpu
 from nvfp4_suite.contract.shapes import LayerShape
-from nvfp4_suite.kernels import hopper
+from nvfp4_suite.kernels import hopper, hopper_gemv
 
 from .processes import CPU
 from .tool import CASES, DIGESTS, FULL, KERNELS, KEYS, PLAN, REAL
@@ -49,7 +49,7 @@ def test_an_order_free_key(explain):
     assert told(lines, "owed") == ["by interpreter"]
     assert told(lines, "change") == [f"{'b' * 12} -> {DIGESTS[KEYS[0]][:12]} in {'c' * 12}: one rounding less"]
     plans = told(lines, "plan")
-    assert len(plans) == len({*KERNELS, *hopper.NAMES})
+    assert len(plans) == len({*KERNELS, *hopper.NAMES, hopper_gemv.NAME})
     assert plans[0].startswith("sm_90 triton 3.8.0: kernel=prefill_w4a16 launches=8 ")
     assert "instruction=wgmma" in plans[0]
 

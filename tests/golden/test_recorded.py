@@ -59,7 +59,7 @@ def test_the_long_cases_tell_apart_kernels_that_add_in_another_order():
     """And no others, as the families of kernels/variants.py say. Short sums are the same in any order."""
     of_long = {case.id for case in LONG if case.format == "w4a16"}
     for path in FILES:
-        orders = (PLAIN, PAIRED, ("decode_w4a16",), *([("prefill_w4a16_hopper",)] if path.stem in TRITONS else []))
+        orders = orders_in(path)
         found: dict[str, dict[str, str]] = {}
         for name, entry in recorded.read(path)[0].items():
             case, kernel, _ = name.split("/")
@@ -68,6 +68,16 @@ def test_the_long_cases_tell_apart_kernels_that_add_in_another_order():
             for order in orders:
                 assert len({found[case][kernel] for kernel in order}) == 1, (path, case, order)
         assert max(len(set(found[case].values())) for case in of_long) == len(orders), path
+
+
+def orders_in(path) -> list[tuple[str, ...]]:
+    """The kernels that add in each order, but for those whose digests are awaited there."""
+    if path.stem in TRITONS:
+        orders = [PLAIN, PAIRED, ("decode_w4a16",), ("prefill_w4a16_hopper",), ("decode_w4a16_hopper",)]
+    else:  # there the kernels for sm_90 are other names for the others' launches
+        orders = [PLAIN, PAIRED, ("decode_w4a16", "decode_w4a16_hopper")]
+    awaited = golden_due.AWAITED.get(f"{path.parent.name} triton {path.stem}", golden_due.Awaited((), ())).kernels
+    return list(filter(None, (tuple(name for name in order if name not in awaited) for order in orders)))
 
 
 PLAIN = ("prefill_w4a16", "prefill_w4a16_words", "prefill_w4a16_emulated")

@@ -6,7 +6,7 @@ import torch
 from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.case import Case, random_inputs
 from nvfp4_suite.contract.shapes import LayerShape
-from nvfp4_suite.kernels import experts, hopper, w4a4
+from nvfp4_suite.kernels import experts, hopper, hopper_gemv, w4a4
 from nvfp4_suite.kernels.launch import Launch, device_function
 from nvfp4_suite.kernels.plan import plan_layer
 from nvfp4_suite.kernels.registry import KERNELS
@@ -17,6 +17,7 @@ from ..starts import at_starts
 
 # Sizes that tempt Triton to specialize: 1, multiples of 16, and neither.
 SHAPES = [LayerShape(1, 1, 16, 16), LayerShape(16, 2, 272, 80), LayerShape(32, 16, 256, 512)]
+SHAPES += [LayerShape(1, 1, 1024, 1024)]
 
 
 @pytest.mark.parametrize("kernel", ["prefill", "decode", *w4a4.FORMS])
@@ -29,8 +30,8 @@ def test_every_launch_compiles_as_declared(shape, tokens, weight_on_input, kerne
     check_compiled_as_declared(plan, experts, monkeypatch, *layer_arguments(random_inputs(case).to(device)))
 
 
-# The kernel for sm_90 has the last of SHAPES alone for its own; elsewhere the default stands in for it.
-OTHERS = sorted({*COMPARED, *hopper.NAMES})
+# The kernels for sm_90 have the last two of SHAPES for their own, decode's the last; else others stand in for them.
+OTHERS = sorted({*COMPARED, *hopper.NAMES, hopper_gemv.NAME})
 
 
 @pytest.mark.parametrize("kernel", OTHERS)

@@ -7,11 +7,12 @@ by name tests the default again.
 from dataclasses import replace
 
 from nvfp4_suite.contract.shapes import LayerShape
-from nvfp4_suite.kernels import hopper, w4a4
+from nvfp4_suite.kernels import hopper, hopper_gemv, w4a4
 from nvfp4_suite.kernels.variants import WORD_K
 
 # What hidden and intermediate are multiples of, so that a kernel has its own launches. Other kernels take any.
 UNITS = {hopper.NAME: 256, hopper.PREPARED: 256, "prefill_w4a16_words": WORD_K, w4a4.SPECIALIZED: w4a4.SPECIALIZED_K}
+UNITS |= {hopper_gemv.NAME: hopper_gemv.LEAST_K}
 
 # Of each edge the shape, the least that shows it, and tokens. test_edge_shapes.py asks for every kernel's plan.
 EDGES: dict[str, tuple[LayerShape, int]] = {

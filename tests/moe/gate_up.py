@@ -33,7 +33,7 @@ def gate_up(kernel: str, x: torch.Tensor, packed, scale, global_scale) -> torch.
     m, n, k = len(x), len(packed), x.shape[1]
     shape = LayerShape(1, 1, n, k) if activates(kernel) else LayerShape(1, 1, k, n // 2)
     dtype = "bf16" if x.dtype == torch.bfloat16 else "fp16"
-    plan = plan_layer(CARD, shape, m, dtype=dtype, kernel=kernel)
+    plan = plan_layer(CARD, shape, m, triton=experts.release(), dtype=dtype, kernel=kernel)
     ids, weights = torch.zeros(m, 1, dtype=torch.int32, device=x.device), torch.ones(m, 1, device=x.device)
     bank = packed[None], scale[None], global_scale[None]
     with poisoned_allocations(), checked_addresses():

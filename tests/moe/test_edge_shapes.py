@@ -6,7 +6,7 @@ import pytest
 
 from nvfp4_suite.contract.gpus import CATALOG, Gpu
 from nvfp4_suite.contract.shapes import LayerShape
-from nvfp4_suite.kernels import plan, variants, w4a4
+from nvfp4_suite.kernels import decode, plan, variants, w4a4
 from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
 from nvfp4_suite.kernels.registry import KERNELS
 
@@ -22,8 +22,9 @@ OTHER_SHAPES = {
     "test_edges.py": "a plan for another layer",
     "test_orderfree.py": "tiles and cards of the default kernel",
 }
-STAND_IN = {variants.DEFAULT, w4a4.DEFAULT}  # whose launches others have where they cannot have their own
-WHOLE = re.compile(r": (block \d+|a GEMV for each route)$")  # how the reason of a plan ends that lacks nothing
+STAND_IN = {variants.DEFAULT, decode.NAME, w4a4.DEFAULT}  # whose launches others have where they cannot have their own
+# How the reason of a plan ends that lacks nothing.
+WHOLE = re.compile(r": (block \d+|a GEMV for each route(, on tensor cores in gate_up and down)?)$")
 
 
 def capabilities(kernel: str) -> tuple[tuple[int, int], ...]:

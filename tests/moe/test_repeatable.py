@@ -16,7 +16,7 @@ import torch
 from nvfp4_suite.ci.recording import digest
 from nvfp4_suite.contract.case import Case, random_inputs
 from nvfp4_suite.contract.kernel import Kernel
-from nvfp4_suite.kernels import decode
+from nvfp4_suite.kernels.plan import DECODE
 from nvfp4_suite.reference import judge
 
 from ..engine import INTERPRETED, kernels_here
@@ -24,7 +24,7 @@ from .edges import EDGES, shape_of
 from .permuted import shuffled_routes
 
 REPEATABLE = [kernel for kernel in kernels_here() if kernel.promise.repeatable]
-LISTED = [kernel for kernel in REPEATABLE if kernel.name != decode.NAME]  # decode has no lists: each route by itself
+LISTED = [kernel for kernel in REPEATABLE if kernel.name not in DECODE]  # decode has no lists: each route by itself
 # Two addends commute, so that a sum by atomics shows from a top_k of 3 on.
 TIMES, TOP_K, PROCESSES = (2, [3], 1) if INTERPRETED else (200, [1, 2, 4], 2)
 every_kernel = pytest.mark.parametrize("kernel", REPEATABLE, ids=lambda kernel: kernel.name)

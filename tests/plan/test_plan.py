@@ -155,7 +155,12 @@ def test_a_known_gpu_is_not_announced(gpu, monkeypatch):
         ),
         (PORTABLE, 100, {}, "3.12 tokens per expert, portable: block 16"),
         (H200, 100, {"override": Tile(128)}, "override, data center sm_90: block 128"),
-        (H200, 40, {}, "1.25 tokens per expert, data center sm_90: a GEMV for each route"),
+        (
+            H200,
+            40,
+            {},
+            "1.25 tokens per expert, data center sm_90: a GEMV for each route, on tensor cores in gate_up",
+        ),
         (H200, 40, {"kernel": "prefill"}, "1.25 tokens per expert, data center sm_90: block 16"),
         (H200, 40, {"kernel": "decode"}, "as asked, NVIDIA H200: a GEMV for each route"),
     ],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nvfp4_suite.contract.gpu_names import CLASSES, DATA_CENTER, RTX_PRO
+from nvfp4_suite.contract.gpu_names import CLASSES, DATA_CENTER, RTX_PRO, speed_class
 from nvfp4_suite.contract.gpu_names import GEFORCE as GEFORCE_CLASS
 from nvfp4_suite.contract.gpu_names import H20 as H20_CLASS
 from nvfp4_suite.contract.gpus import CATALOG, PORTABLE, Gpu
@@ -100,9 +100,13 @@ def test_no_other_card_loads_words_of_scales(gpu, tokens):
 )
 @pytest.mark.parametrize("gpu", [*CATALOG, PORTABLE], ids=lambda gpu: gpu.name)
 def test_auto_decodes_up_to_one_and_a_quarter_tokens_per_expert(gpu, shape, tokens):
-    """Measured on an H200: prefill takes 1.1 times as long at 1.25 tokens per expert, or more, on every shape."""
+    """Measured on an H200: prefill takes 1.1 times as long at 1.25 tokens per expert, or more, on every shape.
+
+    That was decode.py's GEMV; the one for sm_90 is faster, but more tokens were not timed with it.
+    """
+    decode = "decode_w4a16_hopper" if gpu.capability == (9, 0) and speed_class(gpu) == DATA_CENTER else "decode_w4a16"
     kernels = [plan_layer(gpu, shape, count).kernel for count in (1, tokens, tokens + 1)]
-    assert kernels == ["decode_w4a16", "decode_w4a16", "prefill_w4a16"]
+    assert kernels == [decode, decode, "prefill_w4a16"]
 
 
 def test_every_record_says_where_it_is_from():

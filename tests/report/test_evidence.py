@@ -6,6 +6,8 @@ import pytest
 
 from nvfp4_suite.ci.report import compiled, subjects, verdicts
 from nvfp4_suite.ci.report.evidence import STATES
+from nvfp4_suite.kernels import hopper, hopper_gemv
+from nvfp4_suite.kernels.releases import TRITONS
 
 from . import fleet, shown
 from .fleet import H200, Result, failing
@@ -43,6 +45,13 @@ def test_gates_speak_for_all_kernels_whose_launches_they_have(tmp_path):
     meant = {kernel for kernel in subjects.KERNELS if subjects.is_meant(kernel, "sm_90", "3.8.0")}
     assert states(tmp_path) == {(kernel, "sm_90", "3.8.0"): "compiled" for kernel in meant}
     assert "prefill_w4a4_native" not in meant and len(meant) == 8
+
+
+@pytest.mark.parametrize("kernel", [*hopper.NAMES, hopper_gemv.NAME])
+def test_a_kernel_for_sm_90_is_meant_there_alone(kernel):
+    places = product((subjects.CPU, *subjects.CAPABILITIES), TRITONS)
+    meant = [place for place in places if subjects.is_meant(kernel, *place)]
+    assert set(meant) == {("sm_90", triton) for triton in hopper.TRITONS}
 
 
 @pytest.mark.parametrize("missing", ["scale_words", "w4a16_pair_gemm", "w4a16_gemv"])

@@ -9,7 +9,7 @@ from nvfp4_suite.contract.case import Case
 from nvfp4_suite.contract.gpus import CATALOG, PORTABLE, Gpu, architecture
 from nvfp4_suite.contract.kernel import DTYPES
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
-from nvfp4_suite.kernels import hopper
+from nvfp4_suite.kernels import hopper, hopper_gemv
 from nvfp4_suite.kernels.launch import Launch
 from nvfp4_suite.kernels.linear_plan import LinearPlan, plan_linear
 from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
@@ -24,6 +24,7 @@ from ..moe.subject import plan_options
 
 H200 = Gpu("NVIDIA H200", (9, 0))
 HOST = H200 if INTERPRETED else gpus.current(0)
+GEMVS = ("gemv.w4a16_gemv", hopper_gemv.GEMV)
 OTHER = 96  # the sizes that the launch says nothing of: a block of 64 and a part of one
 MANY_EXPERTS, CHUNK = 70, 128  # more than one block of experts; tokens of more than one chunk of routes
 UNEVEN = LayerShape(256, 8, 2048, 96)  # no step of down's K is whole
@@ -57,6 +58,10 @@ def is_hopper(launch: Launch) -> bool:
     return launch.kernel in (hopper.GATE_UP, hopper.DOWN)
 
 
+def needs_sm_90(launch: Launch) -> bool:
+    return is_hopper(launch) or launch.kernel == hopper_gemv.GEMV
+
+
 def of_w4a4(launch: Launch) -> bool:
     return launch.kernel.partition(".")[0] in ("quantize", "w4a4")
 
@@ -68,7 +73,7 @@ def name_of(launch: Launch) -> str:
 
 def can_run(launch: Launch) -> bool:
     """Whether this session's card can: an H200 can run them all, no card has more shared memory."""
-    if is_hopper(launch) and HOST.capability != hopper.CAPABILITY:
+    if needs_sm_90(launch) and HOST.capability != hopper.CAPABILITY:
         return False
     needs_e4m3 = any(kind == "*fp8e4nv" for _, kind in launch.arguments)
     if needs_e4m3 and not architecture(HOST).native_e4m3:
@@ -105,7 +110,7 @@ def layer_host(launch: Launch) -> tuple[Case, LayerPlan]:
     elif of_w4a4(launch):  # whose block follows from the number of tokens
         options["kernel"] = ATOMIC if case.atomics else W4A4
     else:
-        options["kernel"] = "decode" if launch.kernel == "gemv.w4a16_gemv" else "prefill"
+        options["kernel"] = "decode" if launch.kernel in GEMVS else "prefill"
         options["override"] = Tile(constants["BLOCK_M"]) if "BLOCK_M" in constants else None
     plan = plan_layer(H200 if options["kernel"] == hopper.NAME else HOST, case.shape, case.tokens, **options)
     return case, _taking_its_place(launch, plan)
@@ -174,6 +179,8 @@ def linear_host(launch: Launch) -> tuple[tuple[int, int, int, str], LinearPlan]:
 
 def _k(constants: dict) -> int:
     """Some steps and, unless the launch is compiled for whole steps, a last one that is not whole."""
+    if "STAGES" in constants:
+        return 3 * constants["K_UNIT"]  # a step, of which a ring has STAGES
     step = 2 * constants["BLOCK_KB"] if "BLOCK_KB" in constants else 8 * constants["WORDS"]
     steps = 3 if constants.get("PARTIAL") else 1  # two parts of K, the second ragged
     return steps * step + (step if constants.get("EVEN_K") else constants["K_UNIT"])

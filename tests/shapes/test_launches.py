@@ -11,7 +11,7 @@ from ..engine import INTERPRETED
 from ..linear.layer import order_free
 from ..linear.layer import run_plan as run_linear
 from ..moe.subject import context_of, expected_of, run_plan
-from .hosts import can_run, has_host, is_hopper, is_linear, launches, layer_host, linear_host, name_of
+from .hosts import can_run, has_host, is_linear, launches, layer_host, linear_host, name_of, needs_sm_90
 
 # The interpreter runs every kernel elsewhere: here, one launch of each kind of host.
 KINDS = ("gemm.w4a16_gemm", "w4a4.w4a4_down", "linear.linear_gemm")
@@ -23,7 +23,7 @@ BLOCKED = ("list_blocks", "gate_up", "down")
 def _run_here() -> list:
     first = {launch.kernel: (name, launch) for name, launch in reversed(launches().items())}
     found = [first[kernel] for kernel in KINDS] if INTERPRETED else launches().items()
-    able = [(name, one) for name, one in found if can_run(one) and not (is_hopper(one) and release() not in TRITONS)]
+    able = [(name, one) for name, one in found if can_run(one) and not (needs_sm_90(one) and release() not in TRITONS)]
     return [pytest.param(launch, id=name) for name, launch in able]
 
 

@@ -10,7 +10,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonJITFunction
 from triton.runtime.jit import ConstexprFunction
 
-LAYOUTS = ("SliceLayout", "DotOperandLayout")
+LAYOUTS = ("SliceLayout", "DotOperandLayout", "DistributedLinearLayout", "BlockedLayout", "NVMMADistributedLayout")
+LAYOUTS += ("SwizzledSharedLayout",)
 WARPS = 4
 
 
@@ -62,6 +63,7 @@ def _store(pointer: Pointer, values: torch.Tensor, mask: torch.Tensor) -> None:
 LANGUAGE = {
     **{name: lambda *_: None for name in LAYOUTS},
     **{name: getattr(torch, name) for name in ("int32", "int64", "float16", "bfloat16", "float32")},
+    "float8e4nv": torch.float8_e4m3fn,
     "arange": lambda start, end, _layout: torch.arange(start, end),
     "broadcast": torch.broadcast_tensors,
     "convert_layout": lambda values, _layout, **_: values,

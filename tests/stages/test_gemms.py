@@ -11,6 +11,7 @@ from nvfp4_suite.contract.gpus import PORTABLE
 from nvfp4_suite.contract.kernel import DTYPES
 from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels import hopper, registry
+from nvfp4_suite.kernels.experts import release
 from nvfp4_suite.kernels.plan import LayerPlan, plan_layer
 from nvfp4_suite.kernels.tuning import BLOCK_M_STEPS
 from nvfp4_suite.kernels.variants import DEFAULT
@@ -23,7 +24,7 @@ from ..moe.gate_up import activates
 from . import launches
 
 STAGES = ("gate_up", "down")
-KERNELS = [kernel.name for kernel in registry.KERNELS.values() if "w4a16" in kernel.promise.formats]
+KERNELS = [one.name for one in registry.KERNELS.values() if "w4a16" in one.promise.formats and can_run(one)]
 W4A16 = [case for case in GEMMS if case.format == "w4a16"]
 # What the interpreter runs of kernels other than the default: K of whole steps and K with a rest, few programs.
 FEW_K = (80, 192, 1024)
@@ -41,7 +42,8 @@ def _plans(case: GemmCase, stage: str) -> list[LayerPlan]:
     cards = [launches.CARDS[turn % len(launches.CARDS)]] if INTERPRETED else launches.CARDS
     kernels = [DEFAULT] if INTERPRETED and case.k not in FEW_K else KERNELS
     for kernel, gpu, per_expert in product(kernels, cards, PER_EXPERT):
-        plan = plan_layer(gpu, shape, case.experts * per_expert, kernel=kernel, dtype=case.dtype)
+        options = {"triton": release(), "kernel": kernel, "dtype": case.dtype}
+        plan = plan_layer(gpu, shape, case.experts * per_expert, **options)
         plans.setdefault(replace(plan.launch(stage), instruction=None), plan)
     return list(plans.values())
 

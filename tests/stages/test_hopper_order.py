@@ -57,10 +57,15 @@ def test_each_thread_decodes_what_wgmma_reads_there(warps):
 
 def _of_thread(layout, warp: int, lane: int) -> set[tuple[int, int]]:
     """(row, k) of all registers of a thread; an element [row, t, h, s, j] is code s + 4 j of word h of thread t."""
+    return {(row, 16 * t + 8 * h + 4 * j + s) for row, t, h, s, j in of_thread(layout, warp, lane)}
+
+
+def of_thread(layout, warp: int, lane: int) -> list[list[int]]:
+    """The elements that all registers of a thread have of a tensor of a linear layout."""
     first = _chosen(lane, layout.lane_bases) + _chosen(warp, layout.warp_bases)
     registers = range(2 ** len(layout.reg_bases))
-    elements = [_sum(first + _chosen(register, layout.reg_bases)) for register in registers]
-    return {(row, 16 * t + 8 * h + 4 * j + s) for row, t, h, s, j in elements}
+    none = [0] * len(layout.shape)
+    return [_sum([none, *first, *_chosen(register, layout.reg_bases)]) for register in registers]
 
 
 def _chosen(bits: int, bases: list[list[int]]) -> list[list[int]]:
@@ -68,7 +73,7 @@ def _chosen(bits: int, bases: list[list[int]]) -> list[list[int]]:
 
 
 def _sum(bases: list[list[int]]) -> list[int]:
-    return [sum(column) for column in zip([0] * 5, *bases, strict=True)]
+    return [sum(column) for column in zip(*bases, strict=True)]
 
 
 @pytest.mark.parametrize("gated", [True, False], ids=["gate_up", "down"])
