@@ -50,17 +50,7 @@ class Awaited:
 
 # What a GPU owes and golden/ lacks, by engine as exact.json names it ("sm_90 triton 3.8.0"). `golden verify` says
 # UNTESTED of it there, and a test holds the list to what is missing: a line goes with its recording.
-_NEW = Awaited(
-    cases=(
-        "orderfree-e1k1h256i768-t3-random-silu-fp16",
-        "orderfree-e2k1h512i704-t2-random-silu-fp16",
-        "orderfree-e1k1h256i1088-t2-random-silu-bf16",
-        "orderfree-e1k1h256i1472-t2-random-silu-fp16",
-        "orderfree-e1k1h256i1856-t2-random-silu-bf16",
-    ),
-    kernels=("prefill_w4a16_prepared", "decode_w4a16_hopper"),
-)
-AWAITED: dict[str, Awaited] = {"sm_90 triton 3.6.0": _NEW, "sm_90 triton 3.8.0": _NEW}
+AWAITED: dict[str, Awaited] = {}
 
 
 @dataclass(frozen=True)
