@@ -208,9 +208,11 @@ def test_a_digest_that_changes_again_is_noted(subject):
 
 
 HANGING = """
-import sys
+import signal, sys
 from pathlib import Path
 from nvfp4_suite.ci.bisect_trial import Point, Trials
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a session that runs in the background ignores
 
 def extract(tree, folder):
     (folder / "kernels").mkdir(parents=True)
@@ -233,7 +235,7 @@ def test_nothing_stays_of_a_bisect_that_is_killed(tmp_path, how):
         assert len(_left(work)) > 1
     finally:
         child.send_signal(how)
-        child.wait()
+        child.wait(timeout=60)
     assert _becomes(lambda: not _left(work)), _left(work)
 
 
