@@ -18,10 +18,10 @@ def chosen(triton: str = DEFAULT_TRITON) -> tuple[Gate, ...]:
     """The part of `launches` that a run compiles unless it is asked for all, in the same order.
 
     Whole are the plans of golden/plans.json: what "auto" chooses in bf16 without weight_on_input, with and without
-    input scales; but of launches that differ in REST alone, the steps behind a loop, only the one with most of them. Of
+    input scales; but of launches that differ alone in how many steps of K their code has, only the longest. Of
     the rest each architecture gets the largest tile of every kernel, the first to spill, with each instruction, kind of
     K, type of scales and order of banks. Each option and dtype of a kernel is compiled with each kind of matrix
-    instruction that it comes to, and each tile is compiled, whatever its REST, for one architecture at least.
+    instruction that it comes to, and each tile is compiled, of whatever length, for one architecture at least.
     """
     gates = launches(triton)
     taken = {*_planned(gates, triton), *_largest(gates)}
@@ -41,19 +41,27 @@ def _planned(gates: Iterable[Gate], triton: str) -> list[Gate]:
         for launch in _plan(gpu, shape, tokens, scales, triton).launches
     }
     binaries = {(capability, replace(launch, stage="")) for capability, launch in planned}
-    return _most_rest(gate for gate in gates if (gate[0], replace(gate[1], stage="")) in binaries)
+    return _longest(gate for gate in gates if (gate[0], replace(gate[1], stage="")) in binaries)
 
 
-def _most_rest(gates: Iterable[Gate]) -> list[Gate]:
-    """Of those that differ in the constexpr REST alone, the one in which it is the largest."""
+def _longest(gates: Iterable[Gate]) -> list[Gate]:
+    """Of those that differ in how many steps of K their code has, the one with the most."""
     found: dict[tuple, Gate] = {}
-    for capability, launch in sorted(gates, key=lambda gate: dict(gate[1].constexprs).get("REST", 0)):
-        found[capability, _without_rest(launch)] = capability, launch
+    for capability, launch in sorted(gates, key=lambda gate: _steps(gate[1])):
+        found[capability, _without_steps(launch)] = capability, launch
     return list(found.values())
 
 
-def _without_rest(launch: Launch) -> Launch:
-    return replace(launch, constexprs=tuple(pair for pair in launch.constexprs if pair[0] != "REST"))
+def _steps(launch: Launch) -> int:
+    """Of a loop that takes STAGES at once, and the REST behind it; 0 where a loop is no longer for any K."""
+    constants = dict(launch.constexprs)
+    return constants["STAGES"] + constants["REST"] if "REST" in constants else 0
+
+
+def _without_steps(launch: Launch) -> Launch:
+    if not _steps(launch):
+        return launch
+    return replace(launch, constexprs=tuple(pair for pair in launch.constexprs if pair[0] not in ("STAGES", "REST")))
 
 
 def _plan(gpu: Gpu, shape: LayerShape, tokens: int, input_scales: bool, triton: str) -> LayerPlan:
@@ -78,4 +86,4 @@ def _shown(launch: Launch) -> set[tuple]:
     kind = (launch.instruction or "").partition(" ")[0]
     options = {pair for pair in launch.constexprs if not is_size(pair[1])}
     shown = {(launch.kernel, kind, *pair) for pair in {*launch.arguments, *options}}
-    return shown | {(launch.kernel, tile_name(_without_rest(launch)))}
+    return shown | {(launch.kernel, tile_name(_without_steps(launch)))}
