@@ -75,19 +75,31 @@ def decode(words, scale, dtype: gl.constexpr, PREPARED: gl.constexpr, layout: gl
     """The step's weights * 2^-7 as wgmma's first operand [ROWS, STEP], from shared `words` and `scale`."""
     pairs: gl.constexpr = gl.SliceLayout(4, layout)
     codes = words.load(gl.SliceLayout(3, pairs))
-    factor = scale.load(gl.SliceLayout(2, gl.SliceLayout(3, pairs))).to(gl.float16)
-    factor = (factor.to(gl.float32) * SCALE_BF16).to(gl.bfloat16) if dtype == gl.bfloat16 else factor * SCALE_FP16
+    factor = factors(scale.load(gl.SliceLayout(2, gl.SliceLayout(3, pairs))), dtype)
     shape: gl.constexpr = [ROWS, 4, 2, 4, 2]
     codes, _ = gl.broadcast(codes[:, :, :, None, None], gl.full(shape, 0, gl.int32, layout))
     factor, _ = gl.broadcast(factor[:, :, None, None, None], gl.full(shape, 0, dtype, layout))
-    source: gl.constexpr = decode_source(dtype == gl.bfloat16, PREPARED)
+    weights = decoded(codes, factor, PREPARED).permute([0, 3, 2, 1, 4]).reshape([ROWS, STEP])
+    return gl.convert_layout(weights, operand, assert_trivial=True)
+
+
+@gluon.jit
+def factors(scale, dtype: gl.constexpr):
+    """What `decoded` multiplies codes by, of `dtype`, for block scales in e4m3."""
+    factor = scale.to(gl.float16)
+    return (factor.to(gl.float32) * SCALE_BF16).to(gl.bfloat16) if dtype == gl.bfloat16 else factor * SCALE_FP16
+
+
+@gluon.jit
+def decoded(codes, factor, PREPARED: gl.constexpr):
+    """Weights * 2^-7 [..., s, j] of words `codes` and `factor`, both broadcast, whose layout gives a thread a word."""
+    source: gl.constexpr = decode_source(factor.dtype == gl.bfloat16, PREPARED)
     registers: gl.constexpr = "=r,=r,=r,=r,r,r,r,r,r,r,r,r,r,r,r,r"
-    if dtype == gl.bfloat16:
+    if factor.dtype == gl.bfloat16:
         weights = gl.inline_asm_elementwise(source, registers, [codes, factor], gl.bfloat16, True, 8)
     else:
         weights = gl.inline_asm_elementwise(source, registers, [codes, factor], gl.float16, True, 8)
-    weights = weights.permute([0, 3, 2, 1, 4]).reshape([ROWS, STEP])
-    return gl.convert_layout(weights, operand, assert_trivial=True)
+    return weights
 
 
 @gluon.jit

@@ -14,7 +14,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
-from .hopper_decode import LACKING, SCALE_BF16, SCALE_FP16, decode_source
+from .hopper_decode import LACKING, decoded, factors
 
 PIECE, STEP = gl.constexpr(32), gl.constexpr(128)
 
@@ -78,17 +78,10 @@ def decode(codes, scales, dtype: gl.constexpr, mma: gl.constexpr):
     words: gl.constexpr = gl.SliceLayout(5, gl.SliceLayout(6, layout))
     codes = codes.load(words_layout(ROWS, WARPS)).reshape([WARPS, ROWS, 4, 2, 2])
     codes = gl.convert_layout(codes, words, assert_trivial=True)
-    factor = scales.load(gl.SliceLayout(4, words)).to(gl.float16)
-    factor = (factor.to(gl.float32) * SCALE_BF16).to(gl.bfloat16) if dtype == gl.bfloat16 else factor * SCALE_FP16
+    factor = factors(scales.load(gl.SliceLayout(4, words)), dtype)
     codes, _ = gl.broadcast(codes[:, :, :, :, :, None, None], gl.full(shape, 0, gl.int32, layout))
     factor, _ = gl.broadcast(factor[:, :, :, :, None, None, None], gl.full(shape, 0, dtype, layout))
-    source: gl.constexpr = decode_source(dtype == gl.bfloat16, False)
-    registers: gl.constexpr = "=r,=r,=r,=r,r,r,r,r,r,r,r,r,r,r,r,r"
-    if dtype == gl.bfloat16:
-        weights = gl.inline_asm_elementwise(source, registers, [codes, factor], gl.bfloat16, True, 8)
-    else:
-        weights = gl.inline_asm_elementwise(source, registers, [codes, factor], gl.float16, True, 8)
-    weights = weights.permute([0, 1, 3, 5, 4, 2, 6]).reshape([WARPS, ROWS, STEP])
+    weights = decoded(codes, factor, False).permute([0, 1, 3, 5, 4, 2, 6]).reshape([WARPS, ROWS, STEP])
     return gl.convert_layout(weights, gl.DotOperandLayout(0, mma, 2), assert_trivial=True)
 
 

@@ -76,16 +76,21 @@ LANGUAGE = {
 
 
 def on_torch(function: GluonJITFunction, **instead: object) -> FunctionType:
-    """`function`, which takes tensors, Pointer and Shared; `instead` stands for names of its module, or for gl's."""
+    """`function`, which takes tensors, Pointer and Shared; `instead` stands for names of any module, or for gl's."""
     language = SimpleNamespace(**LANGUAGE | {name: instead.pop(name) for name in set(instead) & set(dir(gl))})
-    names: dict[str, object] = {}
+    modules: dict[str, dict[str, object]] = {}
 
     def plain(value: object) -> object:
         if isinstance(value, GluonJITFunction):
-            return FunctionType(value.fn.__code__, names, value.fn.__name__, value.fn.__defaults__)
+            return FunctionType(value.fn.__code__, names_of(value.fn), value.fn.__name__, value.fn.__defaults__)
         if isinstance(value, ConstexprFunction):
             return value.fn
         return value.value if isinstance(value, gl.constexpr) else value
 
-    names |= {name: plain(value) for name, value in function.fn.__globals__.items()} | {"gl": language, **instead}
+    def names_of(one: FunctionType) -> dict[str, object]:
+        if one.__module__ not in modules:
+            modules[one.__module__] = names = {}
+            names |= {name: plain(value) for name, value in one.__globals__.items()} | {"gl": language, **instead}
+        return modules[one.__module__]
+
     return plain(function)
