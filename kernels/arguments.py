@@ -97,10 +97,18 @@ def check_plan(plan: LayerPlan, hidden_states: Tensor, banks: ExpertBanks, topk_
         raise ValueError(f"plan is for {plan.dtype}, but hidden_states is {hidden_states.dtype}")
     if hidden_states.shape[0] and not plan.launches:
         raise ValueError(f"plan is for zero tokens, but hidden_states has {hidden_states.shape[0]}")
-    wanted = PreparedBanks if hopper.wants_prepared(plan.launch("gate_up")) else ExpertBanks
+    _check_kind(plan, banks)
+    check_runs_here("hidden_states", hidden_states)
+
+
+def _check_kind(plan: LayerPlan, banks: ExpertBanks) -> None:
+    """`banks` are prepared where both GEMMs of `plan` want them so, and not where neither does."""
+    launches = plan.launch("gate_up"), plan.launch("down")
+    wanted, of_down = (PreparedBanks if hopper.wants_prepared(launch) else ExpertBanks for launch in launches)
+    if wanted is not of_down:
+        raise ValueError(f"plan reads {wanted.__name__} in gate_up, but {of_down.__name__} in down: should be the same")
     if plan.launches and type(banks) is not wanted:
         raise ValueError(f"banks are {type(banks).__name__}, but should be {wanted.__name__} for {plan.kernel}")
-    check_runs_here("hidden_states", hidden_states)
 
 
 def check_runs_here(name: str, tensor: Tensor) -> None:

@@ -16,6 +16,7 @@ from nvfp4_suite.ci.leases import Slot
 
 DEAD = "dead CUDA context"  # the section of a report that says so
 EXIT_CODE = 86  # of a worker that ends for this reason, or with its session
+KEPT = 2**28  # bytes that torch may keep, between tests, of what they freed
 
 
 def to_plain(slot: Slot) -> dict:
@@ -117,6 +118,7 @@ class Worker:
         if self.failed:
             self.failed = False
             _forget_the_last_failure()
+        _give_back_what_was_freed()
 
 
 def _end_with(parent: int) -> None:
@@ -135,6 +137,14 @@ def _broken() -> str | None:
     except Exception as error:  # torch has changed its class
         return str(error).splitlines()[0]
     return None
+
+
+def _give_back_what_was_freed() -> None:
+    """Where it is much: a small tensor of the next test, kept in the midst of it, would hold all of it."""
+    import torch
+
+    if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT:
+        torch.cuda.empty_cache()
 
 
 def _forget_the_last_failure() -> None:

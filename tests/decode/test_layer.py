@@ -77,7 +77,7 @@ def _cancelling(inputs: Inputs) -> Inputs:
         inputs.banks,
         gate_up_packed=torch.cat([packed, again(packed)], dim=-1),
         gate_up_scale=torch.cat([scale, again(scale)], dim=-1).view(torch.float8_e4m3fn),
-        gate_up_global=inputs.banks.gate_up_global * 2.0**12,  # or fp16 would lose the noise
+        gate_up_global=inputs.banks.gate_up_global * 2.0**18,  # so that the noise is among fp16's normal numbers
     )
     return dataclasses.replace(inputs, hidden_states=torch.cat([x, -again(x)], dim=1), banks=banks)
 

@@ -1,4 +1,4 @@
-"""Rows of 2^20 elements, and routes of a long prompt: their offsets need 64 bits in every load and every store.
+"""Rows of 2^18 to 2^20 elements, and routes of a long prompt: their offsets need 64 bits in every load and every store.
 
 Seen in sgl-project/sglang#4727. tests/moe/test_far_rows.py asks the same of each launch without a GPU. These take up to
 15.5 GB: 4.4 each for the input, the routes and the output, and half of it to compare.
@@ -12,18 +12,12 @@ from nvfp4_suite.kernels import linear
 from nvfp4_suite.kernels.linear_plan import plan_linear
 from nvfp4_suite.kernels.registry import KERNELS
 
-from ..held import release
 from ..moe import passing
 from ..moe.edges import EDGES, shape_of
 from ..moe.gate_up import W4A16
 
+pytestmark = pytest.mark.usefixtures("whole_share")
 GATE = 40.0  # from here on silu is the identity
-
-
-@pytest.fixture(autouse=True)
-def _whole_share_of_the_card():
-    """What earlier tests left counts against this worker's share of the card, an eighth of it or less."""
-    release()
 
 
 def _ups(tokens: int) -> torch.Tensor:

@@ -11,6 +11,7 @@ from nvfp4_suite.reference import judge
 from ..moe.edges import EDGES, shape_of
 from ..moe.gate_up import activates
 
+pytestmark = pytest.mark.usefixtures("whole_share")
 every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
 
 

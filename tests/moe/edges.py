@@ -26,7 +26,7 @@ EDGES: dict[str, tuple[LayerShape, int]] = {
     "far apart": (LayerShape(1, 1, 2**13, 16), 2),
     "whole steps": (LayerShape(1, 1, 192, 16), 33),
     "one tile": (LayerShape(1, 1, 64, 32), 64),
-    "long rows": (LayerShape(1, 1, 2**20, 16), 2_049 + 64),
+    "long rows": (LayerShape(1, 1, 2**18, 16), 8_193 + 256),
     "many routes": (LayerShape(8, 8, 7168, 16), 37_450),
     "rows apart": (LayerShape(1, 1, 64, 16), 2_049 + 64),
     "a large bank": (LayerShape(3, 1, 32768, 32768), 3),

@@ -7,7 +7,6 @@ a top_k of 1. Slots of an expert's list may come in any order; the output may no
 import json
 import subprocess
 import sys
-from collections import Counter
 from dataclasses import asdict
 
 import pytest
@@ -22,6 +21,7 @@ from nvfp4_suite.reference import judge
 from ..engine import INTERPRETED, kernels_here
 from .edges import EDGES, shape_of
 from .permuted import shuffled_routes
+from .repeated import distinct
 
 REPEATABLE = [kernel for kernel in kernels_here() if kernel.promise.repeatable]
 LISTED = [kernel for kernel in REPEATABLE if kernel.name not in DECODE]  # decode has no lists: each route by itself
@@ -39,6 +39,13 @@ def _case(kernel: Kernel, top_k: int) -> Case:
 
 def _run(kernel: Kernel, prepared, inputs) -> torch.Tensor:
     return kernel.run(prepared, inputs.hidden_states, inputs.topk_weights, inputs.topk_ids)
+
+
+def test_outputs_are_told_apart_by_their_bits(device):
+    """Of equal numbers, 0 and -0, there are two; of what equals nothing, a NaN, there is one."""
+    numbers = [0.0, -0.0, torch.nan, 0.0, torch.nan]
+    found = distinct([torch.tensor([1.0, last], dtype=torch.bfloat16, device=device) for last in numbers])
+    assert [str(out[1].item()) for out in found] == ["0.0", "-0.0", "nan"]
 
 
 @pytest.mark.fault("flashinfer-ai/flashinfer#5221")
@@ -67,8 +74,8 @@ def test_many_runs_beside_others_have_one_digest(kernel: Kernel, top_k: int, dev
         if stream:
             _load(stream, 256 * (1 + time % 7))
         outs.append(_run(kernel, prepared, inputs))
-    found = Counter(map(digest, outs))
-    assert len(found) == 1, f"{len(found)} outputs of one call, so many times each: {sorted(found.values())}"
+    found = distinct(outs)
+    assert len(found) == 1, f"{len(found)} different outputs of {TIMES} runs of one call"
 
 
 def _load(stream: "torch.cuda.Stream", size: int) -> None:
@@ -83,10 +90,11 @@ FRESH = """
 import json, os, sys
 given = json.loads(sys.argv[1])
 os.environ.update({"TRITON_INTERPRET": "1"} if given["device"] == "cpu" else {})
-from nvfp4_suite.ci.recording import digest, layer_output
+from nvfp4_suite.ci.recording import digest
 from nvfp4_suite.contract.case import Case, random_inputs
 from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels.registry import KERNELS
+from tests.moe.repeated import distinct
 if given["device"] == "cpu":
     import nvfp4_suite.ci.interpreter
 else:
@@ -94,9 +102,10 @@ else:
     compile_once.start()
 for name, told in given["cases"]:
     case = Case(LayerShape(**told.pop("shape")), **told)
-    inputs = random_inputs(case).to(given["device"])
-    outs = [layer_output(KERNELS[name], inputs, case) for _ in range(given["times"])]
-    print(name, case.id, *{digest(out) for out in outs})
+    inputs, kernel = random_inputs(case).to(given["device"]), KERNELS[name]
+    prepared = kernel.prepare(inputs.banks)
+    call = (prepared, inputs.hidden_states, inputs.topk_weights, inputs.topk_ids)
+    print(name, case.id, *map(digest, distinct([kernel.run(*call) for _ in range(given["times"])])))
 """
 
 

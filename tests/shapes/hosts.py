@@ -106,13 +106,13 @@ def layer_host(launch: Launch) -> tuple[Case, LayerPlan]:
     case = _case(launch)
     options = plan_options(case)
     if is_hopper(launch) or launch.stage == "interleave_k":
-        options["kernel"] = hopper.NAME
+        options["kernel"] = hopper.PREPARED if hopper.wants_prepared(launch) else hopper.NAME
     elif of_w4a4(launch):  # whose block follows from the number of tokens
         options["kernel"] = ATOMIC if case.atomics else W4A4
     else:
         options["kernel"] = "decode" if launch.kernel in GEMVS else "prefill"
         options["override"] = Tile(constants["BLOCK_M"]) if "BLOCK_M" in constants else None
-    plan = plan_layer(H200 if options["kernel"] == hopper.NAME else HOST, case.shape, case.tokens, **options)
+    plan = plan_layer(H200 if options["kernel"] in hopper.NAMES else HOST, case.shape, case.tokens, **options)
     return case, _taking_its_place(launch, plan)
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from nvfp4_suite.ci import gates
+from nvfp4_suite.kernels import hopper
 from nvfp4_suite.kernels.experts import release
-from nvfp4_suite.kernels.hopper import TRITONS
 from nvfp4_suite.reference import judge
 
 from ..engine import INTERPRETED
@@ -23,7 +23,8 @@ BLOCKED = ("list_blocks", "gate_up", "down")
 def _run_here() -> list:
     first = {launch.kernel: (name, launch) for name, launch in reversed(launches().items())}
     found = [first[kernel] for kernel in KINDS] if INTERPRETED else launches().items()
-    able = [(name, one) for name, one in found if can_run(one) and not (needs_sm_90(one) and release() not in TRITONS)]
+    gluon = release() in hopper.TRITONS
+    able = [(name, one) for name, one in found if can_run(one) and (gluon or not needs_sm_90(one))]
     return [pytest.param(launch, id=name) for name, launch in able]
 
 
@@ -58,6 +59,15 @@ def test_hosts_route_in_the_launches_blocks():
         if launch.stage in ("gate_up", "down") and "BLOCK_M" in dict(launch.constexprs):
             _, plan = layer_host(launch)
             assert {one.constexpr("BLOCK_M") for one in map(plan.launch, BLOCKED)} == {launch.constexpr("BLOCK_M")}
+
+
+def test_hosts_read_the_launches_banks():
+    """Both GEMMs do: a plan that mixes banks is refused, and the engine of this session may run none of them."""
+    for launch in launches().values():
+        if launch.stage in ("gate_up", "down"):
+            _, plan = layer_host(launch)
+            of_gemms = {hopper.wants_prepared(plan.launch(stage)) for stage in ("gate_up", "down")}
+            assert of_gemms == {hopper.wants_prepared(launch)}, launch.label
 
 
 def test_hosts_have_k_that_launches_are_compiled_for():

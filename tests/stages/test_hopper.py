@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -106,6 +107,16 @@ def test_prepared_banks_are_refused_by_plans_for_others_and_others_by_plans_for_
         message = f"banks are {type(banks).__name__}, but should be {wanted} for {name}"
         with pytest.raises(ValueError, match=message):
             experts.run(plan, inputs.hidden_states, banks, *rows)
+
+
+def test_a_plan_whose_gemms_read_different_banks_is_refused():
+    case = Case(LayerShape(2, 2, 256, 256), 5, inputs="random")
+    inputs = random_inputs(case)
+    plain, prepared = (plan_layer(H200, case.shape, case.tokens, kernel=name) for name in hopper.NAMES)
+    launches = (prepared.launch("down") if one.stage == "down" else one for one in plain.launches)
+    mixed = replace(plain, launches=tuple(launches))
+    with pytest.raises(ValueError, match="plan reads ExpertBanks in gate_up, but PreparedBanks in down"):
+        experts.run(mixed, inputs.hidden_states, inputs.banks, inputs.topk_weights, inputs.topk_ids)
 
 
 def test_auto_is_the_kernel_for_prepared_banks_or_none():

@@ -22,6 +22,7 @@ class _Cuda:
 
     dead = False
     fraction = None
+    reserved = 0  # bytes, which no tensor has
     OutOfMemoryError = OutOfMemoryError
 
     def _gpus(self) -> list[dict]:
@@ -49,8 +50,14 @@ class _Cuda:
         if self.dead:
             raise AcceleratorError("CUDA error: an illegal memory access was encountered")
 
+    def memory_reserved(self):
+        return self.reserved
+
+    def memory_allocated(self):
+        return 0
+
     def empty_cache(self):
-        pass
+        self.reserved = 0
 
 
 def _named(name: str, devices: list[dict]) -> dict:
