@@ -5,6 +5,7 @@ repeated inside a graph: every replay finds cold caches.
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,24 @@ class Replay:
         return self.out
 
 
+def _waits_for_the_host(function: Function) -> bool:
+    """Whether torch sees that it does. A graph would refuse it too, but before torch 2.12 keeps its memory for good.
+
+    pytorch/pytorch#180395 and #190348: the allocator takes the capture to be under way, and gives nothing back.
+    """
+    with warnings.catch_warnings(action="ignore"):  # that this sees torch's own waits alone
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        function()
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        return True
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return False
+
+
 class GraphTimer:
     """Captures functions on this process's GPU, and times them in turns. `readings` are the sensors' since `forget`."""
 
@@ -46,15 +65,18 @@ class GraphTimer:
         self._other = torch.zeros(FLUSHED * cache // 4, dtype=torch.int32, device="cuda")
 
     def capture(self, function: Function) -> Replay:
-        """`function` as a graph, once it has run outside of one; as it is where a graph refuses it, as one that waits
-        for the host does.
+        """`function` as a graph, once it has run outside of one; as it is where it waits for the host, or where a graph
+        refuses it.
         """
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             function()
+            waits = _waits_for_the_host(function)
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
+        if waits:
+            return Replay(function)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):

@@ -149,6 +149,10 @@ def _hopper(gpu: Gpu, triton: str) -> list[Launch]:
         return []
     options = [(hopper.NAME, activation) for activation in ACTIVATIONS]
     options += [(hopper.PREPARED, "silu"), (hopper_gemv.NAME, "silu")]
+    steps = {
+        shape: sorted({first for name in hopper.NAMES for first in _steps(gpu, shape, triton=triton, kernel=name)})
+        for shape in CHECKPOINTS.values()
+    }
     return _distinct(
         plan_layer(
             gpu,
@@ -161,7 +165,7 @@ def _hopper(gpu: Gpu, triton: str) -> list[Launch]:
             kernel=name,
         )
         for shape, dtype, weigh in product(CHECKPOINTS.values(), DTYPES, (False, True))
-        for tokens, (name, activation) in product(TOKENS, options)
+        for tokens, (name, activation) in product(steps[shape], options)
     )
 
 

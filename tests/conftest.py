@@ -101,7 +101,8 @@ def _use_own_triton_cache(config) -> None:
     entries.
     """
     on_gpus = config.getoption("engine") == "gpu"
-    if on_gpus and importlib.util.find_spec("triton"):
+    starts_workers = bool(config.getoption("tx", None)) and not hasattr(config, "workerinput")
+    if on_gpus and not starts_workers and importlib.util.find_spec("triton"):
         from . import compile_once
 
         compile_once.start()

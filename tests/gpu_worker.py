@@ -1,5 +1,7 @@
 """The process that runs tests on a GPU: it sees its own device alone, and ends when its CUDA context is dead."""
 
+import contextlib
+import ctypes
 import gc
 import os
 import sys
@@ -16,7 +18,6 @@ from nvfp4_suite.ci.leases import Slot
 
 DEAD = "dead CUDA context"  # the section of a report that says so
 EXIT_CODE = 86  # of a worker that ends for this reason, or with its session
-KEPT = 2**28  # bytes that torch may keep, between tests, of what they freed
 
 
 def to_plain(slot: Slot) -> dict:
@@ -46,6 +47,7 @@ class Worker:
         if not alone:
             Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
         os.environ[CHOOSES_GPUS] = slot.visible.spelling
+        Thread(target=_wake_the_driver, daemon=True).start()
         try:
             self._start_cuda()
         except NoGpu:  # xdist lets such a process live on, idle
@@ -118,7 +120,14 @@ class Worker:
         if self.failed:
             self.failed = False
             _forget_the_last_failure()
-        _give_back_what_was_freed()
+
+
+def _wake_the_driver() -> None:
+    """Makes the context that torch will use, beside its import: each takes seconds. What fails here, torch will say."""
+    with contextlib.suppress(OSError):
+        driver, device, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p()
+        if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
 
 def _end_with(parent: int) -> None:
@@ -137,14 +146,6 @@ def _broken() -> str | None:
     except Exception as error:  # torch has changed its class
         return str(error).splitlines()[0]
     return None
-
-
-def _give_back_what_was_freed() -> None:
-    """Where it is much: a small tensor of the next test, kept in the midst of it, would hold all of it."""
-    import torch
-
-    if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT:
-        torch.cuda.empty_cache()
 
 
 def _forget_the_last_failure() -> None:

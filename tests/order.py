@@ -18,8 +18,11 @@ def long_first(items: list, workers: int) -> list:
             together.setdefault(marker.args[0], []).append(item)
     order = [item for item in rest if not item.get_closest_marker("together")]
     parts: list[list] = [[] for _ in range(workers)]
-    for number, block in enumerate([*first, *together.values()]):
-        parts[number % workers] += block
+    for number, item in enumerate(first):
+        parts[number % workers] += item
+    others = parts[len(first) :] or parts  # behind a long test, others would steal from them, and make all of it again
+    for number, block in enumerate(together.values()):
+        others[number % len(others)] += block
     for place, part in enumerate(parts):
         at = place * len(items) // workers
         order[at:at] = part

@@ -75,7 +75,7 @@ def loaded_twice(root: Path) -> list[str]:
     names = defaultdict(list)
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__dict__", {}).get("__file__")  # no getattr: a lazy module would import itself
-        path = Path(file).resolve() if file else None
+        path = Path(file).resolve() if file and "site-packages" not in file else None
         if path and path.is_relative_to(root) and "site-packages" not in path.parts:
             names[path.relative_to(root)].append(name)
     return [f"{path} as {' and '.join(sorted(found))}" for path, found in names.items() if len(found) > 1]

@@ -11,14 +11,15 @@ L2 = 4096
 class FakeTorch:
     """`notes` are what happened, in order; a replay takes `cost(name)` milliseconds, a sleep 1 ms for 1000 cycles.
 
-    While a graph is captured nothing is noted but what it will replay. What reads the host then raises.
+    While a graph is captured nothing is noted but what it will replay. `waits` raises then, and where waiting is an
+    error.
     """
 
     OutOfMemoryError, int32 = torch.OutOfMemoryError, torch.int32
     empty = staticmethod(torch.empty)
 
     def __init__(self, cost=lambda name: 1.0):
-        self.notes, self.cost, self.now, self.capturing = [], cost, 0.0, None
+        self.notes, self.cost, self.now, self.capturing, self.sync_mode = [], cost, 0.0, None, "default"
         stream = SimpleNamespace(wait_stream=lambda other: self.note("wait"))
         fake = self
         self.cuda = SimpleNamespace(
@@ -26,6 +27,7 @@ class FakeTorch:
             current_stream=lambda: stream,
             stream=self._nothing,
             synchronize=lambda: self.note("synchronize"),
+            set_sync_debug_mode=lambda mode: setattr(self, "sync_mode", mode),
             get_device_properties=lambda index: SimpleNamespace(L2_cache_size=L2),
             CUDAGraph=lambda: Graph(fake),
             graph=self._captured,
@@ -45,6 +47,14 @@ class FakeTorch:
         else:
             self.note(name)
             self.now += milliseconds
+
+    def waits(self):
+        """What reads a number back from the GPU does."""
+        if self.capturing is not None:
+            self.note("a failed capture")
+            raise RuntimeError("operation not permitted when stream is capturing")
+        if self.sync_mode == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
 
     def note(self, what):
         self.notes.append(what)

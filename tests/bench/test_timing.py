@@ -40,7 +40,7 @@ def test_the_cache_is_emptied_by_more_than_it_holds(cuda):
 
 def test_what_is_captured_has_run_before_on_a_stream_of_its_own(cuda):
     replay = GraphTimer(Sensors(None)).capture(kernel(cuda, "a"))
-    assert cuda.notes == ["wait", "a", "wait", "synchronize"] and replay.graph.kernels == [("a", 3.0)]
+    assert cuda.notes == ["wait", "a", "a", "wait", "synchronize"] and replay.graph.kernels == [("a", 3.0)]
     assert replay.again().isnan().all()  # nothing writes it here, so that what was there before is gone
 
 
@@ -52,16 +52,33 @@ def test_the_host_waits_now_and_then(cuda):
     assert cuda.notes.count("synchronize") == 3 == len(timer.forget()) and timer.forget() == []
 
 
-def test_what_cannot_be_captured_runs_as_it_is(cuda):
-    def waits():
+def test_what_waits_for_the_host_runs_as_it_is_and_no_capture_is_tried(cuda):
+    """One that fails costs the process its memory: pytorch/pytorch#190348."""
+
+    def reads_back():
+        cuda.waits()
+        return kernel(cuda, "b")()
+
+    timer = GraphTimer(Sensors(None))
+    replay = timer.capture(reads_back)
+    assert replay.graph is None and replay.out is None and cuda.sync_mode == "default"
+    assert timer.times([replay], [0]) == [5.0] and "a failed capture" not in cuda.notes
+
+
+def test_what_waits_only_the_first_time_is_captured(cuda):
+    first = iter([cuda.waits])
+    replay = GraphTimer(Sensors(None)).capture(lambda: next(first, lambda: cuda.work("a"))())
+    assert replay.graph.kernels == [("a", 3.0)]
+
+
+def test_what_cannot_be_captured_for_another_reason_runs_as_it_is(cuda):
+    def refuses():
         if cuda.capturing is not None:
             raise RuntimeError("operation not permitted when stream is capturing")
         return kernel(cuda, "b")()
 
-    timer = GraphTimer(Sensors(None))
-    replay = timer.capture(waits)
+    replay = GraphTimer(Sensors(None)).capture(refuses)
     assert replay.graph is None and replay.out is None
-    assert timer.times([replay], [0]) == [5.0]
 
 
 def test_no_room_is_no_reason_to_run_without_a_graph(cuda):

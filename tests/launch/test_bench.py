@@ -13,6 +13,8 @@ from nvfp4_suite.ci import gpus
 from nvfp4_suite.ci.environment import CHOOSES_GPUS
 from nvfp4_suite.ci.report import bench
 
+from ..held import release
+
 
 @pytest.fixture
 def here(device, monkeypatch):
@@ -57,6 +59,11 @@ def test_what_waits_for_the_host_is_run_without_a_graph(here):
     x = torch.arange(64, device="cuda", dtype=torch.bfloat16)
     replay = here.timer.capture(lambda: x * x.max().item())
     assert replay.graph is None and torch.equal(replay.again(), x * 63)
+    release()
+    held = torch.cuda.memory_reserved()
+    torch.empty(2**30, dtype=torch.uint8, device="cuda")  # and freed at once
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= held, "a failed capture keeps all that is freed"
     after = here.timer.capture(lambda: x + 1)  # and the next is captured as ever
     assert after.graph is not None and torch.equal(after.again(), x + 1)
 

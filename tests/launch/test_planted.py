@@ -16,7 +16,7 @@ DIES = {"test_a_write_far_outside": "CUDA error: an illegal memory access was en
 OTHERS = {
     "test_a_write_just_outside": "a kernel wrote outside its buffer of 256 bytes",
     "test_an_unwritten_row": "the output differs from the expected bits in 48 of 240 elements",
-    "test_atomics_declared_repeatable": "outputs of one call, so many times each",
+    "test_atomics_declared_repeatable": "different outputs of 200 runs of one call",
     "test_a_stale_graph_input": "the output differs from the expected bits",
     "test_out_of_memory": "CUDA out of memory",  # of half of the card
 }

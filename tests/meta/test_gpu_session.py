@@ -76,20 +76,6 @@ def test_auto_fills_every_card_that_is_free(session):
     assert all(int(tests) > 0 and int(share) > 0 for _, share, tests in said), said
 
 
-_FREEING = """
-@pytest.mark.parametrize("freed, left", [(0, 0), (2**29, 0), (2**20, 0), (0, 2**20)])
-def test_one(freed, left):
-    assert torch.cuda.reserved == left
-    torch.cuda.reserved = freed
-"""
-
-
-def test_what_a_large_test_freed_is_given_back_before_the_next(session):
-    """Little is not: it costs time. One worker, so that the tests run in order."""
-    child = session(HOSTS["two"], _FREEING, "-n", "1")
-    assert child.returncode == 0, child.stdout + child.stderr
-
-
 def test_an_idle_card_shows(session):
     """One test of a second for two cards: one of them did nothing."""
     child = session(HOSTS["two"], "def test_one(): time.sleep(1)\n", "-n", "2")

@@ -28,7 +28,9 @@ def _tests(names: str) -> list:
         ("", 4, ""),
         ("ab1c1d2ef2gh", 2, "11abcd22efgh"),
         ("ab1c1d2ef2gh", 1, "1122abcdefgh"),
-        ("ab1c1dXef2gh", 2, "X2abcd11efgh"),  # long ones before them
+        ("ab1c1dXef2gh", 1, "X112abcdefgh"),  # long ones before them
+        ("ab1c1dXef2gh", 2, "Xabcde112fgh"),  # and, where there are others, in a part of their own
+        ("ab1c1dXe2g3h", 3, "Xabc113d2egh"),
         ("a121b1c", 1, "1112abc"),
     ],
 )

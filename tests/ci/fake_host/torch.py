@@ -22,7 +22,6 @@ class _Cuda:
 
     dead = False
     fraction = None
-    reserved = 0  # bytes, which no tensor has
     OutOfMemoryError = OutOfMemoryError
 
     def _gpus(self) -> list[dict]:
@@ -50,14 +49,8 @@ class _Cuda:
         if self.dead:
             raise AcceleratorError("CUDA error: an illegal memory access was encountered")
 
-    def memory_reserved(self):
-        return self.reserved
-
-    def memory_allocated(self):
-        return 0
-
     def empty_cache(self):
-        self.reserved = 0
+        pass
 
 
 def _named(name: str, devices: list[dict]) -> dict:
