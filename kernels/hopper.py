@@ -23,10 +23,13 @@ ROWS = 128  # weight rows of a tile
 LARGE = Tile(256, block_n=ROWS, num_warps=8)
 SMALL = Tile(64, block_n=ROWS, num_warps=8)
 STAGES = (6, 5, 4)  # the first that `stages_of` can take
-AUTO_FROM = 4  # tokens per expert, from where on "auto" takes it
+
+# Tokens per expert, from where on "auto" takes it: the fewest that were measured, 1.5 to 1.6 times as fast as prefill
+# on Qwen3.6 (2 of them) and GLM-4.7 (3.2), on one H200.
+AUTO_FROM = 2
 
 # Below so many tokens per expert SMALL is faster, by how gate_up reads its bank, as it is and prepared: of Qwen3.6,
-# Gemma-4, GLM-4.7 and MiniMax-M2.5 with 32 to 256 of them, on one H200. AUTO_FROM was not searched for.
+# Gemma-4, GLM-4.7 and MiniMax-M2.5 with 32 to 256 of them, on one H200.
 SMALL_BELOW = {NAME: 80, PREPARED: 144}
 SOURCE = "ours, one H200"
 

@@ -56,7 +56,8 @@ def test_a_variant_is_planned_by_its_name(kernel):
 
 @pytest.mark.parametrize("kernel", ["auto", "prefill"])
 def test_dispatch_chooses_the_default(kernel):
-    assert plan_layer(H200, QWEN, 64, kernel=kernel) == plan_layer(H200, QWEN, 64, kernel=DEFAULT)
+    """With fewer tokens than those from where on a kernel for sm_90 is faster."""
+    assert plan_layer(H200, QWEN, 63, kernel=kernel) == plan_layer(H200, QWEN, 63, kernel=DEFAULT)
 
 
 @every_variant
