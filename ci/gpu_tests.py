@@ -53,6 +53,7 @@ def command(artifacts: Path, tier: str, rest: list[str]) -> list[str]:
     """Pytest's command line; what `rest` says of workers holds."""
     workers = ["--numprocesses=auto", "--dist=worksteal"]
     where = ["--engine=gpu", f"--tier={tier}", f"--artifacts={artifacts}"]  # "--tier ci" would name the folder ci
+    where += ["-p", "no:hypothesispytest"]  # no test on a GPU uses Hypothesis, which every worker would import
     return [sys.executable, "-m", "pytest", *where, *workers, f"--junitxml={artifacts / 'junit.xml'}", *rest]
 
 
