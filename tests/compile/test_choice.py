@@ -10,13 +10,13 @@ import pytest
 from nvfp4_suite.ci import gate_choice, gates
 from nvfp4_suite.ci.gate_choice import chosen
 from nvfp4_suite.ci.gate_compile import FAMILIES
-from nvfp4_suite.ci.gate_known import known_failure
+from nvfp4_suite.ci.gate_known import KNOWN, known_failure
 from nvfp4_suite.ci.plans import CARDS, TOKENS
 from nvfp4_suite.contract.shapes import CHECKPOINTS
 from nvfp4_suite.kernels import hopper
 from nvfp4_suite.kernels.launch import Launch
 from nvfp4_suite.kernels.plan import plan_layer
-from nvfp4_suite.kernels.releases import NO_ASSEMBLER, TRITONS
+from nvfp4_suite.kernels.releases import NO_ASSEMBLER
 
 releases = pytest.mark.parametrize("triton", [gates.DEFAULT_TRITON, *NO_ASSEMBLER[11, 0]])  # to keep it short
 
@@ -90,7 +90,7 @@ def test_each_family_of_architectures_shows_the_largest_tile_of_every_kernel_wit
     assert sizes(of(taken(triton), family)) == sizes(of(gates.launches(triton), family))
 
 
-@pytest.mark.parametrize("triton", TRITONS)
+@pytest.mark.parametrize("triton", sorted({triton for known in KNOWN for triton in known.tritons}))
 def test_a_run_asks_for_each_known_failure_of_each_kernel(triton):
     """So that one that passes is seen."""
     found = [
@@ -168,27 +168,28 @@ def differences(some) -> set[tuple]:
     return found
 
 
-PLANTED = {
-    "an option": {"constexprs": (("NEW", True),)},
-    "a size": {"constexprs": (("NEW", 8),)},
-    "steps": {"constexprs": (("STAGES", 6), ("REST", 3))},
-    "a kind of K": {"constexprs": (("K_UNIT", 8),)},
-    "a type": {"arguments": (("x", "*fp8e5"),)},
-    "warps": {"num_warps": 2},
-    "stages": {"num_stages": 7},
-}
+PLANTED = (  # an option, a size, steps, a kind of K, a type, warps, stages
+    {"constexprs": (("NEW", True),)},
+    {"constexprs": (("NEW", 8),)},
+    {"constexprs": (("STAGES", 6), ("REST", 3))},
+    {"constexprs": (("K_UNIT", 8),)},
+    {"arguments": (("x", "*fp8e5"),)},
+    {"num_warps": 2},
+    {"num_stages": 7},
+)
 
 
 @pytest.mark.parametrize("kernel", [hopper.DOWN, "gemm.w4a16_gemm"])
-@pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
-def test_a_launch_that_alone_has_a_value_is_taken(plant, kernel, monkeypatch):
+def test_a_launch_that_alone_has_a_value_is_taken(kernel, monkeypatch):
     """Also the smallest, which nothing else speaks for."""
-    place = next(gate for gate in gates.launches() if gate[1].kernel == kernel)
-    changed = {name: with_pairs(getattr(place[1], name), value) for name, value in plant.items()}
-    new = place[0], replace(place[1], **changed)
-    monkeypatch.setattr(gate_choice, "launches", lambda triton: (*gates.launches(triton), new))
-    assert differences([new]) - differences(gates.launches())
-    assert new in gate_choice.chosen()
+    capability, launch = next(gate for gate in gates.launches() if gate[1].kernel == kernel)
+    new = [
+        (capability, replace(launch, **{name: with_pairs(getattr(launch, name), value) for name, value in one.items()}))
+        for one in PLANTED
+    ]
+    monkeypatch.setattr(gate_choice, "launches", lambda triton: (*gates.launches(triton), *new))
+    assert all(differences([gate]) - differences(gates.launches()) for gate in new)
+    assert set(new) <= set(gate_choice.chosen())
 
 
 def with_pairs(before, value):
