@@ -8,6 +8,8 @@ from ..contract.gpus import Gpu
 from ..contract.shapes import CHECKPOINTS, LayerShape
 from ..kernels.launch import Launch
 from ..kernels.plan import LayerPlan, plan_layer
+from .gate_compile import FAMILIES
+from .gate_known import known_failure
 from .gate_outcome import Gate
 from .gate_work import length
 from .gates import DEFAULT_TRITON, is_size, launches, planning_triton, tile_name
@@ -18,18 +20,18 @@ def chosen(triton: str = DEFAULT_TRITON) -> tuple[Gate, ...]:
     """The part of `launches` that a run compiles unless it is asked for all, in the same order.
 
     Whole are the plans of golden/plans.json: what "auto" chooses in bf16 without weight_on_input, with and without
-    input scales; but of launches that differ alone in how many steps of K their code has, only the longest. Of
-    the rest each architecture gets the largest tile of every kernel, the first to spill, with each instruction, kind of
-    K, type of scales and order of banks. Each option and dtype of a kernel is compiled with each kind of matrix
-    instruction that it comes to, and each tile is compiled, of whatever length, for one architecture at least.
+    input scales; but of launches that differ alone in how many steps of K their code has, only the longest. Of the
+    rest, architectures that get the same PTX show the largest tile of every kernel with each instruction, the first to
+    spill, and all together as few more as show at least once what `_shown` lists of each kernel.
     """
     gates = launches(triton)
-    taken = {*_planned(gates, triton), *_largest(gates)}
-    shown = {each for _, launch in taken for each in _shown(launch)}
-    for gate in sorted(gates, key=lambda gate: length(gate[1])):
-        if not _shown(gate[1]) <= shown:
-            taken.add(gate)
-            shown |= _shown(gate[1])
+    taken = {*_planned(gates, triton), *_largest(gates, triton)}
+    seen = set().union(*(_shown(launch) for _, launch in taken))
+    shows = {gate: _shown(gate[1]) - seen for gate in gates}
+    while shows := {gate: left for gate, some in shows.items() if (left := some - seen)}:
+        best = max(shows, key=lambda gate: (len(shows[gate]), -length(gate[1])))
+        taken.add(best)
+        seen = shows[best]
     return tuple(gate for gate in gates if gate in taken)
 
 
@@ -69,21 +71,32 @@ def _plan(gpu: Gpu, shape: LayerShape, tokens: int, input_scales: bool, triton: 
     return plan_layer(gpu, shape, tokens, triton=by, input_scales=input_scales)
 
 
-def _largest(gates: Iterable[Gate]) -> list[Gate]:
-    """Of each architecture, kernel and instruction, one with the largest tile, by kind of K, of scales and of banks."""
+def _largest(gates: Iterable[Gate], triton: str) -> list[Gate]:
+    """Of each family of architectures, kernel and instruction, one with the largest tile.
+
+    Gates that are known to fail in one way are a family of their own, so that an unexpected pass shows.
+    """
+    family = {capability: members for members in FAMILIES for capability in members}
     found: dict[tuple, Gate] = {}
     for capability, launch in gates:
-        constants = dict(launch.constexprs)
-        kinds = constants.get("K_UNIT"), dict(launch.arguments).get("scale"), constants.get("PREPARED")
-        place = (capability, launch.kernel, launch.instruction, *kinds)
+        known = known_failure(capability, launch, triton)
+        place = known or family[capability], launch.kernel, launch.instruction
         if place not in found or length(launch) > length(found[place][1]):
             found[place] = capability, launch
     return list(found.values())
 
 
 def _shown(launch: Launch) -> set[tuple]:
-    """What a launch shows of its kernel: its options and types with its matrix instruction, and its tile."""
-    kind = (launch.instruction or "").partition(" ")[0]
+    """What a launch shows of its kernel.
+
+    With its kind of matrix instruction: each option and type, and its kind of K with its type of scales. With any: its
+    tile. And of all kernels of its file, which share their loop: its number of steps, and its tile on banks of its
+    order, as they are or prepared.
+    """
+    constants, scale = dict(launch.constexprs), dict(launch.arguments).get("scale")
+    kind, tile = (launch.instruction or "").partition(" ")[0], tile_name(_without_steps(launch))
     options = {pair for pair in launch.constexprs if not is_size(pair[1])}
-    shown = {(launch.kernel, kind, *pair) for pair in {*launch.arguments, *options}}
-    return shown | {(launch.kernel, tile_name(_without_steps(launch)))}
+    of_instruction = {*launch.arguments, *options, (constants.get("K_UNIT"), scale)}
+    of_file = {(constants.get("STAGES"), constants.get("REST")), (tile, constants.get("PREPARED"))}
+    shown = {(launch.kernel, kind, *pair) for pair in of_instruction} | {(launch.kernel, tile)}
+    return shown | {(launch.kernel.partition(".")[0], *pair) for pair in of_file}
