@@ -13,12 +13,13 @@ import pytest
 import torch
 
 from nvfp4_suite.ci.recording import digest
-from nvfp4_suite.contract.case import Case, random_inputs
+from nvfp4_suite.contract.case import Case, Inputs, random_inputs
 from nvfp4_suite.contract.kernel import Kernel
 from nvfp4_suite.kernels.plan import DECODE
 from nvfp4_suite.reference import judge
 
 from ..engine import INTERPRETED, kernels_here
+from ..held import held
 from .edges import EDGES, shape_of
 from .permuted import shuffled_routes
 from .repeated import distinct
@@ -37,6 +38,13 @@ def _case(kernel: Kernel, top_k: int) -> Case:
     return Case(shape, EDGES[edge][1], inputs="random", format=kernel.promise.formats[0])
 
 
+@held(maxsize=2)
+def _inputs(case: Case, device: str) -> Inputs:
+    """Most kernels have the same."""
+    with torch.device(device):
+        return random_inputs(case)
+
+
 def _run(kernel: Kernel, prepared, inputs) -> torch.Tensor:
     return kernel.run(prepared, inputs.hidden_states, inputs.topk_weights, inputs.topk_ids)
 
@@ -52,7 +60,7 @@ def test_outputs_are_told_apart_by_their_bits(device):
 @pytest.mark.parametrize("top_k", [1, 3])
 @pytest.mark.parametrize("kernel", LISTED, ids=lambda kernel: kernel.name)
 def test_the_order_in_an_experts_list_does_not_show(kernel: Kernel, top_k: int, device):
-    inputs = random_inputs(_case(kernel, top_k)).to(device)
+    inputs = _inputs(_case(kernel, top_k), device)
     prepared = kernel.prepare(inputs.banks)
     expected = _run(kernel, prepared, inputs)
     for seed in range(2 if INTERPRETED else 8):
@@ -66,7 +74,7 @@ def test_the_order_in_an_experts_list_does_not_show(kernel: Kernel, top_k: int, 
 @every_kernel
 def test_many_runs_beside_others_have_one_digest(kernel: Kernel, top_k: int, device):
     """On a GPU another stream keeps it busy, with work of other sizes each time, so that other SMs are free."""
-    inputs = random_inputs(_case(kernel, top_k)).to(device)
+    inputs = _inputs(_case(kernel, top_k), device)
     prepared = kernel.prepare(inputs.banks)
     stream = torch.cuda.Stream() if device == "cuda" else None
     outs = []
@@ -88,8 +96,10 @@ def _load(stream: "torch.cuda.Stream", size: int) -> None:
 
 FRESH = """
 import json, os, sys
+from functools import lru_cache
 given = json.loads(sys.argv[1])
 os.environ.update({"TRITON_INTERPRET": "1"} if given["device"] == "cpu" else {})
+import torch
 from nvfp4_suite.ci.recording import digest
 from nvfp4_suite.contract.case import Case, random_inputs
 from nvfp4_suite.contract.shapes import LayerShape
@@ -100,9 +110,13 @@ if given["device"] == "cpu":
 else:
     from tests import compile_once
     compile_once.start()
+@lru_cache(2)
+def inputs_of(case):
+    with torch.device(given["device"]):
+        return random_inputs(case)
 for name, told in given["cases"]:
     case = Case(LayerShape(**told.pop("shape")), **told)
-    inputs, kernel = random_inputs(case).to(given["device"]), KERNELS[name]
+    inputs, kernel = inputs_of(case), KERNELS[name]
     prepared = kernel.prepare(inputs.banks)
     call = (prepared, inputs.hidden_states, inputs.topk_weights, inputs.topk_ids)
     print(name, case.id, *map(digest, distinct([kernel.run(*call) for _ in range(given["times"])])))
@@ -113,14 +127,14 @@ for name, told in given["cases"]:
 @pytest.mark.long
 def test_fresh_processes_have_the_digests_of_this_one(device):
     """A digest for each kernel and top_k. All in one process, which takes longer to start; two beside one another."""
-    cases = [(kernel, _case(kernel, top_k)) for kernel in REPEATABLE for top_k in TOP_K[:2]]
+    cases = [(kernel, _case(kernel, top_k)) for top_k in TOP_K[:2] for kernel in REPEATABLE]
     told = [(kernel.name, asdict(case)) for kernel, case in cases]
     command = [sys.executable, "-c", FRESH, json.dumps({"cases": told, "device": device, "times": TIMES})]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     children = [subprocess.Popen(command, **pipes) for _ in range(PROCESSES)]
     mine = []
     for kernel, case in cases:
-        inputs = random_inputs(case).to(device)
+        inputs = _inputs(case, device)
         mine.append(f"{kernel.name} {case.id} {digest(_run(kernel, kernel.prepare(inputs.banks), inputs))}")
     for child in children:
         out, error = child.communicate(timeout=300)

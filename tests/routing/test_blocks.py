@@ -30,9 +30,11 @@ CASES = [
 
 def _blocks_by_definition(ids: torch.Tensor, experts: int, block_m: int) -> tuple[list[list[int]], list[int]]:
     """The blocks that are needed: their routes, filled up with the number of routes, and their experts."""
-    routes, owner = [], []
-    for expert in range(experts):
-        mine = (ids.flatten() == expert).nonzero().flatten().tolist()
+    lists, routes, owner = [[] for _ in range(experts)], [], []
+    for route, expert in enumerate(ids.flatten().tolist()):
+        if 0 <= expert < experts:
+            lists[expert].append(route)
+    for expert, mine in enumerate(lists):
         for start in range(0, len(mine), block_m):
             block = mine[start : start + block_m]
             routes.append(block + [ids.numel()] * (block_m - len(block)))
