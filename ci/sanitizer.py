@@ -18,6 +18,7 @@ from .files import write_json
 TOOLS = ("memcheck", "racecheck")
 CASES = ("tests/moe/test_orderfree.py", "tests/moe/test_random.py")  # every case by every kernel, every card's tiles
 RECORD = "sanitizer.json"
+LIMIT = 3600  # seconds for all tests, which take an H200 one or two minutes: a tool has hung before the first of them
 VARIABLE = "NVFP4_SUITE_SANITIZER"  # names the tool that a test runs under
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -118,7 +119,7 @@ def _run(tool: str, artifacts: Path, rest: list[str], env: dict[str, str]) -> li
 
     env = env | {VARIABLE: tool, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # an allocation ends where its tensor ends
     tests = command(artifacts, "smoke", ["--timeout=1800", *rest, *(() if _names_tests(rest) else CASES)])
-    logs, code = _under(tool, artifacts / "logs", tests, env)
+    logs, code = _under(tool, artifacts / "logs", tests, env, seconds=LIMIT)
     return verdict(tool, logs, code)
 
 

@@ -150,7 +150,9 @@ def test_the_planted_faults_are_in_the_machine_code(tool, tmp_path):
 )
 def test_options_alone_leave_the_choice_of_tests(rest, named, tmp_path, monkeypatch):
     commands = []
-    monkeypatch.setattr(sanitizer, "_under", lambda tool, folder, command, env: (commands.append(command), ({}, 0))[1])
+    monkeypatch.setattr(
+        sanitizer, "_under", lambda tool, folder, command, *_, **__: (commands.append(command), ({}, 0))[1]
+    )
     sanitizer._run("memcheck", tmp_path, rest, {})
     assert all(one in commands[0] for one in rest)
     assert [one for one in commands[0] if one in sanitizer.CASES] == ([] if named else list(sanitizer.CASES))
@@ -161,6 +163,14 @@ sleep 60 &
 echo $! > "$PID"
 kill -SEGV $$
 """
+
+
+def test_tests_that_hang_before_the_first_are_ended(tmp_path, monkeypatch):
+    (tmp_path / "compute-sanitizer").write_text("#!/bin/sh\nsleep 60\n")
+    (tmp_path / "compute-sanitizer").chmod(0o755)
+    monkeypatch.setattr(sanitizer, "LIMIT", 0.5)
+    problems = sanitizer._run("racecheck", tmp_path / "artifacts", [], os.environ | {"PATH": f"{tmp_path}:/usr/bin"})
+    assert "UNTESTED: racecheck came to no end in any process" in problems
 
 
 def test_a_tool_that_crashes_leaves_no_tests_behind(tmp_path):
