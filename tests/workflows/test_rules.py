@@ -1,6 +1,7 @@
 """No pull request reaches a GPU, and the workflows' other rules: they hold here, and each planted violation is seen."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from nvfp4_suite.ci import workflow_rules
+from nvfp4_suite.ci.gates import DEFAULT_TRITON
+from nvfp4_suite.kernels.releases import TRITONS
 
 from ..meta.tree import ROOT
 
@@ -23,6 +26,17 @@ def test_the_jobs_that_reach_a_gpu_are_these():
     found = workflow_rules.read(WORKFLOWS)
     jobs = {(name, job) for name, workflow in found.items() for job, of in workflow["jobs"].items() if reaches(of)}
     assert jobs == {("nightly.yml", "gpu"), ("bisect.yml", "bisect")}
+
+
+def test_a_nightly_run_compiles_all_launches_and_by_every_triton():
+    steps = workflow_rules.read(WORKFLOWS)["nightly.yml"]["jobs"]["compile"]["steps"]
+    commands = [step["run"] for step in steps if "compile-gates" in step.get("run", "")]
+    by = [re.search(r"--triton (\S+)", command) for command in commands]
+    assert [found[1].split(",") if found else [DEFAULT_TRITON] for found in by] == [
+        [DEFAULT_TRITON],
+        [triton for triton in TRITONS if triton != DEFAULT_TRITON],
+    ]
+    assert "--all" in commands[0]
 
 
 reaches = workflow_rules.reaches_gpu
