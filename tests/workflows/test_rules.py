@@ -10,6 +10,7 @@ import pytest
 
 from nvfp4_suite.ci import workflow_rules
 from nvfp4_suite.ci.gates import DEFAULT_TRITON
+from nvfp4_suite.kernels import hopper
 from nvfp4_suite.kernels.releases import TRITONS
 
 from ..meta.tree import ROOT
@@ -31,12 +32,9 @@ def test_the_jobs_that_reach_a_gpu_are_these():
 def test_a_nightly_run_compiles_all_launches_and_by_every_triton():
     steps = workflow_rules.read(WORKFLOWS)["nightly.yml"]["jobs"]["compile"]["steps"]
     commands = [step["run"] for step in steps if "compile-gates" in step.get("run", "")]
-    by = [re.search(r"--triton (\S+)", command) for command in commands]
-    assert [found[1].split(",") if found else [DEFAULT_TRITON] for found in by] == [
-        [DEFAULT_TRITON],
-        [triton for triton in TRITONS if triton != DEFAULT_TRITON],
-    ]
-    assert "--all" in commands[0]
+    whole, others = (re.search(r"--triton (\S+)", command)[1].split(",") for command in commands)
+    assert "--all" in commands[0] and set(whole) == {DEFAULT_TRITON, *hopper.TRITONS}
+    assert sorted(whole + others) == sorted(TRITONS)
 
 
 reaches = workflow_rules.reaches_gpu
