@@ -26,12 +26,12 @@ def chosen(triton: str = DEFAULT_TRITON) -> tuple[Gate, ...]:
     """
     gates = launches(triton)
     taken = {*_planned(gates, triton), *_largest(gates, triton)}
-    seen = set().union(*(_shown(launch) for _, launch in taken))
-    shows = {gate: _shown(gate[1]) - seen for gate in gates}
+    shows = {gate: _shown(gate[1]) for gate in gates}
+    seen = set().union(*(shows[gate] for gate in taken))
     while shows := {gate: left for gate, some in shows.items() if (left := some - seen)}:
         best = max(shows, key=lambda gate: (len(shows[gate]), -length(gate[1])))
         taken.add(best)
-        seen = shows[best]
+        seen |= shows[best]
     return tuple(gate for gate in gates if gate in taken)
 
 

@@ -58,6 +58,7 @@ def test_what_the_command_does_not_know_is_pytests(host, sessions, tmp_path):
     (_, command) = sessions.started[0]
     assert command[:3] == ["-m", "pytest", "--engine=gpu"]
     assert {"--tier=ci", f"--artifacts={tmp_path / 'NVIDIA-H200'}", "--numprocesses=auto"} <= set(command)
+    assert command[command.index("no:hypothesispytest") - 1] == "-p"
     assert command[-2:] == ["-x", "tests/moe"]
 
 

@@ -53,6 +53,12 @@ def inputs_of(case: Case) -> Inputs:
     return random_inputs(case) if case.inputs == "random" else draw(case)
 
 
+def inputs_on(case: Case, device: str) -> Inputs:
+    """The random inputs of `case`, made on `device`."""
+    with torch.device(device):
+        return random_inputs(case)
+
+
 @lru_cache(maxsize=8)
 def expected_of(case: Case, rounding: str) -> torch.Tensor:
     """The reference's output in the case's dtype."""

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from nvfp4_suite.ci.recording import digest
-from nvfp4_suite.contract.case import Case, Inputs, random_inputs
+from nvfp4_suite.contract.case import Case
 from nvfp4_suite.contract.kernel import Kernel
 from nvfp4_suite.kernels.plan import DECODE
 from nvfp4_suite.reference import judge
@@ -23,6 +23,7 @@ from ..held import held
 from .edges import EDGES, shape_of
 from .permuted import shuffled_routes
 from .repeated import distinct
+from .subject import inputs_on
 
 REPEATABLE = [kernel for kernel in kernels_here() if kernel.promise.repeatable]
 LISTED = [kernel for kernel in REPEATABLE if kernel.name not in DECODE]  # decode has no lists: each route by itself
@@ -38,11 +39,7 @@ def _case(kernel: Kernel, top_k: int) -> Case:
     return Case(shape, EDGES[edge][1], inputs="random", format=kernel.promise.formats[0])
 
 
-@held(maxsize=2)
-def _inputs(case: Case, device: str) -> Inputs:
-    """Most kernels have the same."""
-    with torch.device(device):
-        return random_inputs(case)
+_inputs = held(maxsize=2)(inputs_on)  # most kernels have the same
 
 
 def _run(kernel: Kernel, prepared, inputs) -> torch.Tensor:
@@ -99,24 +96,21 @@ import json, os, sys
 from functools import lru_cache
 given = json.loads(sys.argv[1])
 os.environ.update({"TRITON_INTERPRET": "1"} if given["device"] == "cpu" else {})
-import torch
 from nvfp4_suite.ci.recording import digest
-from nvfp4_suite.contract.case import Case, random_inputs
+from nvfp4_suite.contract.case import Case
 from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels.registry import KERNELS
 from tests.moe.repeated import distinct
+from tests.moe.subject import inputs_on
 if given["device"] == "cpu":
     import nvfp4_suite.ci.interpreter
 else:
     from tests import compile_once
     compile_once.start()
-@lru_cache(2)
-def inputs_of(case):
-    with torch.device(given["device"]):
-        return random_inputs(case)
+inputs_of = lru_cache(2)(inputs_on)
 for name, told in given["cases"]:
     case = Case(LayerShape(**told.pop("shape")), **told)
-    inputs, kernel = inputs_of(case), KERNELS[name]
+    inputs, kernel = inputs_of(case, given["device"]), KERNELS[name]
     prepared = kernel.prepare(inputs.banks)
     call = (prepared, inputs.hidden_states, inputs.topk_weights, inputs.topk_ids)
     print(name, case.id, *map(digest, distinct([kernel.run(*call) for _ in range(given["times"])])))

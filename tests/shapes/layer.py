@@ -5,7 +5,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from nvfp4_suite.contract.case import Case, Inputs, random_inputs
+from nvfp4_suite.contract.case import Case, Inputs
 from nvfp4_suite.contract.shapes import CHECKPOINTS, LayerShape
 from nvfp4_suite.reference import bounds, judge, moe
 from nvfp4_suite.reference.activations import Activation
@@ -24,12 +24,6 @@ JUDGED = 16  # rows that the judge looks at in full, of those that stay in their
 
 def activation(name: str) -> str:
     return ACTIVATIONS.get(name, "silu")
-
-
-def inputs_on(case: Case, device: str) -> Inputs:
-    """The random inputs of `case`, made on `device`."""
-    with torch.device(device):
-        return random_inputs(case)
 
 
 def first_tokens(inputs: Inputs, tokens: int) -> Inputs:

@@ -27,8 +27,8 @@ from nvfp4_suite.reference.rounding import rounding_form
 
 from ..engine import INTERPRETED
 from ..held import held
-from ..moe.subject import run_kernel
-from .layer import SHAPES, first_tokens, inputs_on, weights_of
+from ..moe.subject import inputs_on, run_kernel
+from .layer import SHAPES, first_tokens, weights_of
 
 SEED = ("Qwen3.6-35B-A3B", "Qwen3.5-122B-A10B", "Qwen3.8-Flash", "Gemma-4-26B-A4B", "MiniMax-M2.5", "GLM-4.7")
 NAMES = [name for name in SHAPES if INTERPRETED or name in SEED]

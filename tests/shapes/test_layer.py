@@ -10,8 +10,8 @@ from nvfp4_suite.contract.case import Case, random_inputs
 from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.reference import bounds, moe
 
-from ..moe.subject import layer_arguments
-from .layer import JUDGED, enclosed, expected_of, first_tokens, inputs_on, judged, rows_of
+from ..moe.subject import inputs_on, layer_arguments
+from .layer import JUDGED, enclosed, expected_of, first_tokens, judged, rows_of
 
 CASE = Case(LayerShape(4, 2, 64, 48), 3 * JUDGED, inputs="random")
 FAULTS = {

@@ -11,8 +11,8 @@ from nvfp4_suite.reference.bounds import Interval
 
 from ..engine import INTERPRETED, runs_here
 from ..held import held
-from ..moe.subject import run_kernel
-from .layer import SHAPES, activation, enclosed, first_tokens, inputs_on, judged, rows_of
+from ..moe.subject import inputs_on, run_kernel
+from .layer import SHAPES, activation, enclosed, first_tokens, judged, rows_of
 
 TOKENS = (1, 3) if INTERPRETED else (1, 3, 16, 64, 100, 128, 150, 512, 1024)
 
