@@ -1,6 +1,7 @@
 """A session on GPUs, of one kind: it leases them, gives every worker its place, and says why a worker has ended."""
 
 import importlib.util
+import os
 import tempfile
 import time
 from collections import Counter
@@ -29,7 +30,12 @@ def auto_workers(config) -> int:
 
 
 def start(config, problems: set[str]) -> None:
-    """Makes this process one of a session on GPUs: its controller, a worker of it, or both in one."""
+    """Makes this process one of a session on GPUs: its controller, a worker of it, or both in one.
+
+    Torch keeps no kernels that it makes itself: workers which made the folder for them at once got a warning, an error
+    here, as one without a home that can be written would.
+    """
+    os.environ.setdefault("USE_PYTORCH_KERNEL_CACHE", "0")
     try:
         if hasattr(config, "workerinput"):
             given = config.workerinput["gpu"]

@@ -16,6 +16,8 @@ from nvfp4_suite.ci.environment import CHOOSES_GPUS
 from nvfp4_suite.ci.gpus import Device, NoGpu, Visible
 from nvfp4_suite.ci.leases import Slot
 
+from .order import group
+
 DEAD = "dead CUDA context"  # the section of a report that says so
 EXIT_CODE = 86  # of a worker that ends for this reason, or with its session
 
@@ -90,6 +92,14 @@ class Worker:
         result = yield
         torch.cuda.synchronize()
         return result
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self, item, nextitem):
+        """With the last of the tests that go together goes what they share: two layers are too much for a worker."""
+        if group(item) != group(nextitem):
+            from .held import release
+
+            release()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item, call):

@@ -5,6 +5,12 @@ Behind them come tests that share what takes seconds to make, as the inputs and 
 """
 
 
+def group(item) -> str | None:
+    """What `item` is marked `together` with."""
+    marker = item and item.get_closest_marker("together")
+    return marker.args[0] if marker else None
+
+
 def long_first(items: list, workers: int) -> list:
     """`items`, long ones and those that go together dealt out to where each worker's part begins.
 
@@ -14,9 +20,9 @@ def long_first(items: list, workers: int) -> list:
     rest = [item for item in items if not item.get_closest_marker("long")]
     together: dict[str, list] = {}
     for item in rest:
-        if marker := item.get_closest_marker("together"):
-            together.setdefault(marker.args[0], []).append(item)
-    order = [item for item in rest if not item.get_closest_marker("together")]
+        if name := group(item):
+            together.setdefault(name, []).append(item)
+    order = [item for item in rest if not group(item)]
     parts: list[list] = [[] for _ in range(workers)]
     for number, item in enumerate(first):
         parts[number % workers] += item

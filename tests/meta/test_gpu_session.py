@@ -174,6 +174,26 @@ def test_each_death_is_its_own_tests_and_the_rest_goes_on(session):
     assert len(on) >= 4 and set(on.values()) == {"GPU-0000-5a5a", "GPU-1111-5a5a"}  # the last to die may have no heir
 
 
+_SHARED = """
+from tests.held import held
+SHARED = held(1)(lambda name: name)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.together(name)) for name in "aabb"])
+def test_shared(name): SHARED(name)
+def test_other():
+    assert os.environ["USE_PYTORCH_KERNEL_CACHE"] == "0"  # two workers that make its folder at once warn
+@pytest.fixture(autouse=True)
+def before(request):
+    with open("held", "a") as file: print(SHARED.cache_info().currsize, end=" ", file=file)
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "xdist"])
+def test_what_tests_share_goes_with_the_last_of_them(session, workers):
+    child = session(HOSTS["one"], _SHARED, *workers)
+    assert "5 passed" in child.stdout, child.stdout + child.stderr
+    assert (session.host.parent / "tree" / "held").read_text() == "0 1 0 1 0 "
+
+
 def test_alone_a_dead_context_ends_the_session(session):
     child = session(HOSTS["one"], "def test_first(): torch.cuda.dead = True\ndef test_second(): pass\n")
     assert child.returncode == 1
