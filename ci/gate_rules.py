@@ -140,6 +140,8 @@ def _of_hopper(facts: Facts, launch: Launch) -> Iterator[str]:
         yield f"a warp group waits for its registers {found}: wgmma must not be taken apart"
     if facts.shared_bytes != planned:
         yield f"shared memory is {facts.shared_bytes:,} bytes, but should be {planned:,}, the ring's"
+    if facts.registers > (most := hopper.most_registers(launch)):
+        yield f"there are {facts.registers} registers a thread, but should be at most {most}: fewer programs fit an SM"
 
 
 def _waiting(facts: Facts) -> str:

@@ -22,7 +22,8 @@ K_UNIT = 64
 ROWS = 128  # weight rows of a tile
 LARGE = Tile(256, block_n=ROWS, num_warps=8)
 SMALL = Tile(64, block_n=ROWS, num_warps=8)
-STAGES = (6, 5, 4)  # the first that `stages_of` can take
+STAGES = {LARGE: (6, 5, 4), SMALL: (8, 6, 5, 4)}  # the first that `stages_of` can take
+PROGRAMS = {LARGE: 1, SMALL: 2}  # that an SM has at once; SMALL by itself takes half as long again
 
 # Tokens per expert, from where on "auto" takes it: the fewest that were measured, 1.5 to 1.6 times as fast as prefill
 # on Qwen3.6 (2 of them) and GLM-4.7 (3.2), on one H200.
@@ -69,18 +70,19 @@ def lacks(gpu: Gpu, shape: LayerShape, triton: str) -> str:
     for (name, size), unit in zip(sizes.items(), UNITS, strict=True):
         if size % unit or size < LEAST_K:
             return f"{name} {size} is no multiple of {unit}, or less than {LEAST_K}"
-        if not stages_of(size):
+        if not stages_of(size, LARGE):
             return f"{name} {size} leaves too many steps behind the loop"
     return ""
 
 
-def stages_of(k: int) -> int | None:
+def stages_of(k: int, tile: Tile) -> int | None:
     """How many steps of a GEMM over `k` are under way at once; None where no number will do.
 
     The loop takes so many steps at once. What it leaves must be copied by then, because ptxas takes the wgmma of a
-    rest that copies apart.
+    rest that copies apart. And two less are copied before it.
     """
-    return next((stages for stages in STAGES if k // K_UNIT % stages <= stages - 2), None)
+    steps = k // K_UNIT
+    return next((stages for stages in STAGES[tile] if steps % stages <= stages - 2 <= steps), None)
 
 
 def products_in_code(launch: Launch) -> int:
@@ -93,6 +95,11 @@ def shared_memory(launch: Launch) -> int:
     """Bytes: the ring's. The result passes through stages of it when nothing reads or fills them any more."""
     stage = 2 * K_UNIT * launch.constexpr("BLOCK_M") + (K_UNIT // 2 + K_UNIT // 16) * ROWS
     return launch.constexpr("STAGES") * stage
+
+
+def most_registers(launch: Launch) -> int:
+    """Of a thread, so that as many programs as PROGRAMS says have those of an SM."""
+    return min(65_536 // (32 * launch.num_warps * PROGRAMS[tile_of(launch.constexpr("BLOCK_M"))]), 255)
 
 
 def widths(block_m: int) -> tuple[int, ...]:
@@ -109,6 +116,10 @@ def parts(width: int) -> tuple[int, ...]:
 def tile(name: str, tokens_per_expert: float) -> Tile:
     """The tile of a kernel of NAMES."""
     return LARGE if tokens_per_expert >= SMALL_BELOW[name] else SMALL
+
+
+def tile_of(block_m: int) -> Tile:
+    return {tile.block_m: tile for tile in STAGES}[block_m]
 
 
 def wants_prepared(launch: Launch | None) -> bool:
@@ -162,5 +173,6 @@ def _down(tile: Tile, k: int, dtype: str, weighted: bool, prepared: bool) -> Lau
 
 def _sizes(tile: Tile, k: int) -> dict[str, int]:
     """REST: the steps of K that the loop leaves, which takes STAGES at once."""
-    sizes = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "STAGES": stages_of(k)}
-    return {**sizes, "REST": k // K_UNIT % stages_of(k), "K_UNIT": K_UNIT}
+    stages = stages_of(k, tile)
+    sizes = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "STAGES": stages}
+    return {**sizes, "REST": k // K_UNIT % stages, "K_UNIT": K_UNIT}

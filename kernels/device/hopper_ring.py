@@ -2,6 +2,7 @@
 
 A program multiplies the step of K at hand while it decodes the next one's weights and copies a later one by cp.async
 into a ring in shared memory. Its tokens are one part or two, each a power of two, which share the decoded weights.
+The first steps' weights are on their way before it knows which its tokens are.
 Triton's interpreter does not run Gluon. Device functions.
 """
 
@@ -13,6 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from .. import hopper
 from .hopper_decode import ROWS, STEP, decode, decoded_layout
 
+EARLY = gl.constexpr(2)  # so many steps' weights: behind those of more, the first tokens would arrive too late
 LEFT_OUT = gl.constexpr(64)  # up to so many tokens a part does not copy those that are none; more have no register left
 
 parts_of = gluon.constexpr_function(hopper.parts)
@@ -67,27 +69,47 @@ def copy_step(ring, pointers, real, slot: gl.constexpr, ahead: gl.constexpr, PRE
 
     `real` says of each part which rows are routes' own.
     """
-    tokens, codes, scales = ring
-    x, packed, scale = pointers
-    words: gl.constexpr = rows_at_once(PREPARED) * STEP // 8
+    x, weights = pointers
+    copy_tokens(ring, x, real, slot, ahead, mask)
+    copy_weights(ring, weights, slot, ahead, PREPARED, mask)
+
+
+@gluon.jit
+def copy_tokens(ring, x, real, slot: gl.constexpr, ahead: gl.constexpr, mask):
+    tokens, _, _ = ring
     for part in gl.static_range(len(x)):
         rows = mask
         if x[part].shape[0] <= LEFT_OUT:
             rows = real[part] if mask is None else real[part] & mask
         async_copy.async_load(part_of(tokens[slot], x, part), x[part] + ahead * STEP, rows)
+
+
+@gluon.jit
+def copy_weights(ring, weights, slot: gl.constexpr, ahead: gl.constexpr, PREPARED: gl.constexpr, mask):
+    _, codes, scales = ring
+    packed, scale = weights
+    words: gl.constexpr = rows_at_once(PREPARED) * STEP // 8
     async_copy.async_load(codes[slot], packed + ahead * words, mask)
     async_copy.async_load(scales[slot], scale + ahead * (words // 2), mask)
 
 
 @gluon.jit
+def begin(ring, weights, PREPARED: gl.constexpr):
+    """Starts to copy the weights of the first EARLY steps, for `multiply` to go on with."""
+    for step in gl.static_range(EARLY):
+        copy_weights(ring, weights, step, step, PREPARED, None)
+    async_copy.commit_group()
+
+
+@gluon.jit
 def advanced(pointers, STAGES: gl.constexpr, PREPARED: gl.constexpr):
     """The pointers, STAGES steps on."""
-    x, packed, scale = pointers
+    x, (packed, scale) = pointers
     words: gl.constexpr = rows_at_once(PREPARED) * STEP // 8
     rows = ()
     for part in gl.static_range(len(x)):
         rows += (x[part] + STAGES * STEP,)
-    return rows, packed + STAGES * words, scale + STAGES * (words // 2)
+    return rows, (packed + STAGES * words, scale + STAGES * (words // 2))
 
 
 @gluon.jit
@@ -131,7 +153,7 @@ def multiply_step(
     """
     accs, now, before = sums
     tokens, _, _ = ring
-    x, _, _ = pointers
+    x, _ = pointers
     async_copy.wait_group(STAGES - 4)
     gl.barrier()
     fence_async_shared()
@@ -167,17 +189,20 @@ def multiply(
 ):
     """Each part's sums over k_steps of K, at least STAGES - 2; REST is k_steps % STAGES, at most STAGES - 2.
 
-    Steps are not skipped by a branch: ptxas would take wgmma apart. Hence those of REST, and a step that is decoded
-    after the last where REST is 0.
+    Behind `begin`. Steps are not skipped by a branch: ptxas would take wgmma apart. Hence those of REST, and a step
+    that is decoded after the last where REST is 0.
     """
-    gl.static_assert(REST <= STAGES - 2)
+    gl.static_assert(REST <= STAGES - 2 and EARLY <= STAGES - 2)
+    x, weights = pointers
     for step in gl.static_range(STAGES - 2):
-        copy_step(ring, pointers, real, step, step, PREPARED)
+        copy_tokens(ring, x, real, step, step, None)
+        if step >= EARLY:
+            copy_weights(ring, weights, step, step, PREPARED, None)
         async_copy.commit_group()
     async_copy.wait_group(STAGES - 3)
     gl.barrier()
     accs = no_sums(WIDTH)
-    now = decode_step(ring, 0, pointers[0][0].dtype.element_ty, PREPARED, accs[0].type.layout)
+    now = decode_step(ring, 0, x[0].dtype.element_ty, PREPARED, accs[0].type.layout)
     sums = (accs, now, now)
     for start in range(0, k_steps - REST, STAGES):
         for step in gl.static_range(STAGES):

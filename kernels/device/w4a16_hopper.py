@@ -11,7 +11,7 @@ from triton.experimental.gluon import language as gl
 
 from .. import hopper
 from .hopper_decode import LACKING, ROWS, STEP, rounded_pair
-from .hopper_ring import allocate_ring, first_slot, multiply, parts_of, rows_layout
+from .hopper_ring import allocate_ring, begin, first_slot, multiply, parts_of, rows_layout
 from .pointwise import activate
 
 widths_of = gluon.constexpr_function(hopper.widths)
@@ -72,33 +72,47 @@ def of_tokens(x, slots, sizes, WIDTH: gl.constexpr, part: gl.constexpr):
 
 
 @gluon.jit
+def weights_of(inputs, place, sizes, GATED: gl.constexpr, PREPARED: gl.constexpr):
+    """Where a tile's first step is: codes in words of eight, and block scales."""
+    _, packed, scale = inputs
+    warps: gl.constexpr = gl.num_warps()
+    of_codes: gl.constexpr = gl.BlockedLayout([1, 4], [16, 2], [warps, 1], [1, 0])
+    of_scales: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [warps, 1], [1, 0])
+    words = packed.to(gl.pointer_type(gl.int32), bitcast=True)
+    words = of_bank(words, of_codes, STEP // 8, place, sizes, GATED, PREPARED)
+    return words, of_bank(scale, of_scales, STEP // 16, place, sizes, GATED, PREPARED)
+
+
+@gluon.jit
+def fetch_scales(global_scale, place, sizes, GATED: gl.constexpr):
+    """Brings a tile's global scales into the L2 cache: when its sums are there, it would wait for them."""
+    _, first_row, tile = place
+    N, _, _, _ = sizes
+    rows: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    pointers = global_scale + first_row + weight_rows(gl.arange(0, ROWS, rows), tile, N, GATED)
+    gl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], gl.int32, False, 1)
+
+
+@gluon.jit
 def sums_of(
-    inputs,
-    place,
+    x,
+    weights,
+    slots,
     sizes,
     ring,
     WIDTH: gl.constexpr,
     STAGES: gl.constexpr,
     REST: gl.constexpr,
-    GATED: gl.constexpr,
     PREPARED: gl.constexpr,
 ):
     """The sums of each part of a tile."""
-    x, packed, scale = inputs
-    slots, _, _ = place
     _, k_steps, _, _ = sizes
-    warps: gl.constexpr = gl.num_warps()
-    of_codes: gl.constexpr = gl.BlockedLayout([1, 4], [16, 2], [warps, 1], [1, 0])
-    of_scales: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [warps, 1], [1, 0])
     rows, real = (), ()
     for part in gl.static_range(len(parts_of(WIDTH))):
         some, own = of_tokens(x, slots, sizes, WIDTH, part)
         rows += (some,)
         real += (own,)
-    words = packed.to(gl.pointer_type(gl.int32), bitcast=True)  # of eight codes
-    words = of_bank(words, of_codes, STEP // 8, place, sizes, GATED, PREPARED)
-    scales = of_bank(scale, of_scales, STEP // 16, place, sizes, GATED, PREPARED)
-    return multiply(ring, (rows, words, scales), real, k_steps, WIDTH, STAGES, REST, PREPARED)
+    return multiply(ring, (rows, weights), real, k_steps, WIDTH, STAGES, REST, PREPARED)
 
 
 @gluon.jit
@@ -128,13 +142,16 @@ def store_tile(acc, factors, out, place, sizes, limits, buffers, ACTIVATION: gl.
 
 
 @gluon.jit
-def is_width(slots, routes, widths: gl.constexpr, index: gl.constexpr):
-    """Whether the block's routes, which fill its first slots, take the width of this index and no smaller one."""
-    fits = True
-    if index > 0:
-        fits = gl.load(slots + widths[index - 1]) < routes
-    if index < len(widths) - 1:
-        fits = fits & (gl.load(slots + widths[index]) >= routes)
+def fitting(slots, routes, widths: gl.constexpr):
+    """For each width, whether the block's routes, which fill its first slots, take it and no smaller one."""
+    fits = ()
+    for index in gl.static_range(len(widths)):
+        one = True
+        if index > 0:
+            one = gl.load(slots + widths[index - 1]) < routes
+        if index < len(widths) - 1:
+            one = one & (gl.load(slots + widths[index]) >= routes)
+        fits += (one,)
     return fits
 
 
@@ -153,23 +170,30 @@ def one_tile(
     ACTIVATION: gl.constexpr,
     WEIGHTED: gl.constexpr,
 ):
-    """This program's tile. Programs that share a block's activations are neighbours."""
+    """This program's tile. Programs that share a block's activations are neighbours.
+
+    A load waits for no other that it can do without: a tile of few steps takes no longer than these.
+    """
     x, _, scale = inputs
     block_routes, block_expert = lists
     N, _, routes, _ = sizes
     GATED: gl.constexpr = ACTIVATION is not None
     tiles = N // (ROWS // 2 if GATED else ROWS)
     block = gl.program_id(0) // tiles
+    slots = block_routes + block.to(gl.int64) * BLOCK_M
+    fits = fitting(slots, routes, widths_of(BLOCK_M))
     expert = gl.load(block_expert + block).to(gl.int64)
     if expert >= 0:  # the grid is an upper bound
         ring = allocate_ring(x, scale, BLOCK_M, STAGES)
-        slots = block_routes + block.to(gl.int64) * BLOCK_M
         first_row, tile = expert * (2 * N if GATED else N), gl.program_id(0) % tiles
         place = slots, first_row, tile
+        weights = weights_of(inputs, place, sizes, GATED, PREPARED)
+        begin(ring, weights, PREPARED)
+        fetch_scales(factors[0], place, sizes, GATED)
         for index in gl.static_range(len(widths_of(BLOCK_M))):
-            if is_width(slots, routes, widths_of(BLOCK_M), index):
+            if fits[index]:
                 WIDTH: gl.constexpr = widths_of(BLOCK_M)[index]
-                accs = sums_of(inputs, place, sizes, ring, WIDTH, STAGES, REST, GATED, PREPARED)
+                accs = sums_of(x, weights, slots, sizes, ring, WIDTH, STAGES, REST, PREPARED)
                 for part in gl.static_range(len(accs)):
                     place = slots + first_slot(WIDTH, part), first_row, tile
                     store_tile(accs[part], factors, out, place, sizes, limits, ring[0], ACTIVATION, WEIGHTED)

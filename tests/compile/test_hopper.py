@@ -1,9 +1,11 @@
 """The W4A16 GEMMs for sm_90: in which order their code waits, which a gate does not ask and no run has shown."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
+from nvfp4_suite.ci import gates
 from nvfp4_suite.ci.gate_compile import binary_of
 from nvfp4_suite.contract.gpus import Gpu
 from nvfp4_suite.contract.shapes import LayerShape
@@ -15,8 +17,8 @@ WAITS = re.compile(r"(wgmma\.wait_group\S* 0|cp\.async\.wait_group 0|stmatrix)")
 
 @pytest.mark.parametrize("stage", ["gate_up", "down"])
 def test_the_last_copies_have_ended_before_the_ring_is_used_again(stage):
-    """Also those that a mask leaves out, which write zeros. K of 6 steps: nothing behind the loop waits for them."""
-    plan = plan_layer(Gpu("NVIDIA H200", (9, 0)), LayerShape(8, 2, 384, 384), 8, kernel=hopper.NAME)
+    """Also those that a mask leaves out, which write zeros. K of 8 steps: nothing behind the loop waits for them."""
+    plan = plan_layer(Gpu("NVIDIA H200", (9, 0)), LayerShape(8, 2, 512, 512), 8, kernel=hopper.NAME)
     launch = plan.launch(stage)
     assert launch.constexpr("REST") == 0
     ptx = binary_of(launch, (9, 0)).ptx
@@ -24,6 +26,20 @@ def test_the_last_copies_have_ended_before_the_ring_is_used_again(stage):
     waits = [kind for kind, before in zip(found, ["", *found], strict=False) if kind != before]
     one_width = ["wgmma.wait_group.sync.aligned0", "cp.async.wait_group0", "stmatrix"]
     assert waits == one_width * len(hopper.widths(launch.constexpr("BLOCK_M")))
+
+
+def test_a_small_tile_leaves_half_an_sm_to_another_and_its_wgmma_is_whole():
+    plan = plan_layer(Gpu("NVIDIA H200", (9, 0)), LayerShape(8, 2, 512, 512), 8, kernel=hopper.NAME)
+    launch = plan.launch("down")
+    facts = gates.compile_in_child(launch, (9, 0))
+    gates.check(facts, launch, (9, 0))
+    for change, message in (
+        ({"registers": 129}, "there are 129 registers a thread, but should be at most 128: fewer programs fit an SM"),
+        ({"warpgroup_arrives": 64}, "waits for its registers 64 times, but should 16 times, once a product"),
+        ({"shared_bytes": 115_200}, "shared memory is 115,200 bytes, but should be 102,400, the ring's"),
+    ):
+        with pytest.raises(gates.GateError, match=message):
+            gates.check(replace(facts, **change), launch, (9, 0))
 
 
 @pytest.mark.parametrize(("dtype", "weigh"), [("bf16", False), ("fp16", True)])

@@ -49,7 +49,7 @@ def has_host(launch: Launch) -> bool:
     """
     constants = dict(launch.constexprs)
     if is_hopper(launch):
-        rest = 4 if constants["STAGES"] == 6 else 1
+        rest = {8: 0, 6: 4, 5: 1}[constants["STAGES"]]
         return constants.get("ACTIVATION", "silu") == "silu" and constants["REST"] == rest
     return FP4_KIND not in (launch.instruction or "") and not constants.get("SWIZZLED")
 
@@ -156,12 +156,9 @@ def _sizes(launch: Launch) -> tuple[LayerShape, int, str]:
 def _hopper_sizes(stage: str, constants: dict) -> tuple[LayerShape, int, str]:
     """One expert fills a block, and a part of one more; K is the least with those stages and that rest."""
     unit = 128 if stage == "gate_up" else 64
-    k = next(
-        k
-        for k in range(256, 8192, unit)
-        if hopper.stages_of(k) == constants["STAGES"] and k // 64 % constants["STAGES"] == constants["REST"]
-    )
-    block_m = constants["BLOCK_M"]
+    block_m, stages, rest = (constants[name] for name in ("BLOCK_M", "STAGES", "REST"))
+    loops = {(hopper.stages_of(k, hopper.tile_of(block_m)), k // 64 % stages): k for k in range(8192, 255, -unit)}
+    k = loops[stages, rest]
     return LayerShape(2, 1, *((k, 256) if stage == "gate_up" else (256, k))), block_m + block_m // 8, "hot"
 
 
