@@ -10,12 +10,13 @@ from pathlib import Path
 import torch
 
 from ..contract.banks import ExpertBanks
-from . import rows
+from . import compiling, rows
 from .contenders import GROUPED, Contender, Grouped, of_kernel
 from .host import Host
 from .inputs import Inputs, draw
 from .measure import BUDGET, measure
 from .points import Layer
+from .revisions import TODAY
 from .rows import Point
 from .stages import Given, stage_of
 from .subjects import Chosen, Subject, choose
@@ -89,6 +90,7 @@ def run(request: Request, host: Host) -> Found:
     """All points of `request`. Raises ValueError for a subject that cannot run at one of them, before it is timed."""
     found, start = Found(), time.monotonic()
     check_request(request, host)
+    compile_beforehand(request, host)
     for number, layer in enumerate(request.layers, 1):
         for point in _layer(request, host, layer, found):
             where = f"layer {number} of {len(request.layers)}, {time.monotonic() - start:.0f} s"
@@ -98,13 +100,29 @@ def run(request: Request, host: Host) -> Found:
     return found
 
 
+def asked(request: Request) -> list[Subject]:
+    """All whose time is wanted, the baseline last."""
+    return [*request.subjects, *([request.baseline] if request.baseline else [])]
+
+
 def check_request(request: Request, host: Host) -> None:
     """Raises ValueError for what cannot be timed at some point, before the first is."""
-    subjects = [*request.subjects, *([request.baseline] if request.baseline else [])]
-    for layer, tokens, subject in product(request.layers, request.tokens, subjects):
-        chosen = choose(subject, host.gpu, layer, tokens, host.facts["triton"])
+    for chosen in every(request, host):
         for stage in request.stages:
             stage_of(chosen, stage)
+
+
+def every(request: Request, host: Host) -> Iterator[Chosen]:
+    """What each subject is at each point. Raises ValueError for one that does not run there."""
+    for layer, tokens, subject in product(request.layers, request.tokens, asked(request)):
+        yield choose(subject, host.gpu, layer, tokens, host.facts["triton"])
+
+
+def compile_beforehand(request: Request, host: Host) -> None:
+    """What today's kernels will launch. Triton's interpreter compiles nothing."""
+    if host.device == "cuda":
+        plans = [one.plan for one in every(request, host) if one.plan and one.subject.kernels is TODAY]
+        compiling.compile_all(compiling.launches(plans, request.stages), say)
 
 
 def _layer(request: Request, host: Host, layer: Layer, found: Found) -> Iterator[Point]:
@@ -142,8 +160,7 @@ def _grouped(request: Request, inputs: Inputs) -> Grouped | None:
 
 def _measured(request: Request, place: Place, point: Point, found: Found) -> None:
     """Measures one point into `found`."""
-    asked = [*request.subjects, *([request.baseline] if request.baseline else [])]
-    contenders = [place.contender(subject, point.stage) for subject in asked]
+    contenders = [place.contender(subject, point.stage) for subject in asked(request)]
     if place.grouped and point.stage in GROUPED_STAGES:
         contenders.append(place.grouped.contender(point.stage, place.given, place.truth, place.hit))
     measured = measure(contenders, place.host.timer, request.budget)

@@ -1,6 +1,7 @@
 """Runs a sweep: every tile at every point beside what is planned there, a few at a time, right ones alone."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from ..kernels.variants import DEFAULT, VARIANTS
@@ -10,7 +11,7 @@ from .host import Host
 from .measure import race, ready
 from .points import Layer
 from .rows import Point, row, write
-from .run import Found, Place, Request, places, say
+from .run import Found, Place, Request, compile_beforehand, places, say
 from .subjects import Subject, with_tile, with_tile_of
 
 AT_ONCE = 4  # tiles that are timed in turns with the plan: each has a graph, whose buffers stay
@@ -31,6 +32,7 @@ def run(request: Request, host: Host, sizes: dict) -> tuple[Found, list[str]]:
     if not tiles:
         raise ValueError(f"--tiles leaves none that fits {host.gpu.name}")
     say(f"{len(tiles)} tiles fit {host.gpu.name}")
+    compile_beforehand(replace(request, subjects=[subject, *(with_tile_of(subject, tile) for tile in tiles)]), host)
     found, times, planned = Found(), {}, {}
     for layer in request.layers:
         for place, _, rates in places(request, host, layer):

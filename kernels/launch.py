@@ -59,8 +59,37 @@ def _declared(arguments: str, divisible: str) -> tuple[tuple[tuple[str, str], ..
 
 def start(launch: Launch, grid: tuple[int, ...], **arguments):
     """Starts `launch` on `arguments`, by name; raises TypeError for one that it does not take. The compiled binary."""
-    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "enable_fp_fusion": launch.fp_fusion}
     ordered = [arguments.pop(name) for name, _ in launch.arguments]
     if arguments:
         raise TypeError(f"{launch.stage} does not take {', '.join(arguments)}")
-    return device_function(launch)[grid](*ordered, **dict(launch.constexprs), **options)
+    return device_function(launch)[grid](*ordered, **_options(launch))
+
+
+def compile_only(launch: Launch):
+    """Compiles `launch` for this process's GPU, as `start` would, and runs nothing. The compiled binary."""
+    arguments = [_stand_in(kind, name in launch.divisible) for name, kind in launch.arguments]
+    return device_function(launch).warmup(*arguments, grid=(1,), **_options(launch))
+
+
+def _options(launch: Launch) -> dict:
+    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "enable_fp_fusion": launch.fp_fusion}
+    return {**dict(launch.constexprs), **options}
+
+
+_DTYPES = {  # of what pointers point to
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp8e4nv": "float8_e4m3fn",
+    "i32": "int32",
+    "u8": "uint8",
+}
+
+
+def _stand_in(kind: str, divisible: bool):
+    """What Triton takes for any argument of a type: for a pointer its torch dtype, and aligned."""
+    import torch
+
+    if kind.startswith("*"):
+        return getattr(torch, _DTYPES[kind[1:]])
+    return 0.5 if kind == "fp32" else 16 if divisible else 3

@@ -6,12 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nvfp4_suite.bench import host
+from nvfp4_suite.bench import compiling, host
 from nvfp4_suite.bench.__main__ import main
 from nvfp4_suite.bench.yardsticks import Yardsticks
 from nvfp4_suite.ci import gpus
 from nvfp4_suite.ci.environment import CHOOSES_GPUS
 from nvfp4_suite.ci.report import bench
+from nvfp4_suite.contract.gpus import current
+from nvfp4_suite.contract.shapes import LayerShape
+from nvfp4_suite.kernels.plan import plan_layer
 
 from ..held import release
 
@@ -74,3 +77,11 @@ def test_a_delay_is_captured_behind_what_it_delays(here):
     assert replay.graph is not None and torch.equal(replay.again(), x * 2)
     assert len(here.timer.times([replay], [0] * 100)) == 100
     assert len(here.timer.forget()) >= 3 and here.timer.readings == []
+
+
+def test_launches_are_compiled_in_processes(device, monkeypatch):
+    monkeypatch.setattr(compiling, "LEAST", 1)
+    plan = plan_layer(current(0), LayerShape(8, 2, 128, 64), 40, kernel="prefill")
+    each, said = compiling.launches([plan], ["gate_up"])[:2], []
+    compiling.compile_all(each, said.append)
+    assert [line.split(",")[0] for line in said] == ["[compiled 1 of 2", "[compiled 2 of 2"]

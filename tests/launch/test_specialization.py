@@ -7,7 +7,7 @@ from nvfp4_suite.contract import gpus
 from nvfp4_suite.contract.case import Case, random_inputs
 from nvfp4_suite.contract.shapes import LayerShape
 from nvfp4_suite.kernels import experts, hopper, hopper_gemv, w4a4
-from nvfp4_suite.kernels.launch import Launch, device_function
+from nvfp4_suite.kernels.launch import Launch, compile_only, device_function
 from nvfp4_suite.kernels.plan import plan_layer
 from nvfp4_suite.kernels.registry import KERNELS
 
@@ -53,6 +53,7 @@ def check_compiled_as_declared(plan, module, monkeypatch, *arguments) -> None:
     assert [launch for launch, _ in compiled] == list(plan.launches)
     for launch, binary in compiled:
         assert _declared(launch) == _actual(launch, binary), launch.label
+        assert compile_only(launch) is binary, f"{launch.label} is another binary when it is compiled alone"
         found = (binary.metadata.num_warps, binary.metadata.num_stages, binary.metadata.enable_fp_fusion)
         assert found == (launch.num_warps, launch.num_stages, launch.fp_fusion), launch.label
 
