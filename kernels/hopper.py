@@ -119,6 +119,7 @@ def tile(name: str, tokens_per_expert: float) -> Tile:
 
 
 def tile_of(block_m: int) -> Tile:
+    """LARGE or SMALL."""
     return {tile.block_m: tile for tile in STAGES}[block_m]
 
 

@@ -42,6 +42,7 @@ def planted(tree: Path) -> Planted:
     """Makes the repository in the new folder `tree`."""
     copy(tree)
     git(tree, "init", "--quiet", "--initial-branch=main")
+    (tree / ".gitignore").write_text("__pycache__/\n")  # Python may write some wherever it imports from
     commits = {}
     for number in range(1, COMMITS + 1):
         if number > 1:
