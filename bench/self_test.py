@@ -12,7 +12,7 @@ from .contenders import Contender
 from .host import Host
 from .measure import Ready, measure, race, ready, timed
 from .rows import Point, row, write
-from .run import Found, Request, check_request, places, say
+from .run import Found, Request, check_request, compile_beforehand, places, say
 
 INJECTED = 0.03
 REPORTED = (1.02, 1.05)  # the ratio that 3 % may be reported as
@@ -35,6 +35,7 @@ def run(request: Request, host: Host) -> tuple[Found, list[Line]]:
     """The checks at each point of `request`, of its first subject. All rows are of layers that were found right."""
     found, lines = Found(), []
     check_request(request, host)
+    compile_beforehand(request, host)
     for layer in request.layers:
         for place, stage, rates in places(replace(request, grouped=False), host, layer):
             base = place.contender(request.subjects[0], stage)

@@ -70,7 +70,7 @@ def lacks(gpu: Gpu, shape: LayerShape, triton: str) -> str:
     for (name, size), unit in zip(sizes.items(), UNITS, strict=True):
         if size % unit or size < LEAST_K:
             return f"{name} {size} is no multiple of {unit}, or less than {LEAST_K}"
-        if not stages_of(size, LARGE):
+        if not stages_of(size, LARGE):  # what it can, SMALL can
             return f"{name} {size} leaves too many steps behind the loop"
     return ""
 

@@ -69,7 +69,8 @@ def _operands(launch: Launch, x: Tensor, weights: Weights, columns: int) -> dict
     if columns % of_tile:
         raise ValueError(f"N is {columns}, but should be a multiple of {of_tile} in {launch.stage}")
     if steps % stages != rest or steps < stages - 2:
-        raise ValueError(f"K is {x.shape[1]}, but should be {rest} steps of {K_UNIT} more than a multiple of {stages}")
+        should = f"{rest} steps of {K_UNIT} more than a multiple of {stages}, and at least {stages - 2}"
+        raise ValueError(f"K is {x.shape[1]}, but should be {should}")
     packed, scale = (as_declared(launch, name, one) for name, one in zip(("packed", "scale"), weights, strict=False))
     k_units = x.shape[1] // launch.constexpr("K_UNIT")
     return {"x": x, "packed": packed, "scale": scale, "global_scale": weights[2], "N": columns, "k_units": k_units}

@@ -96,7 +96,7 @@ class Worker:
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_teardown(self, item, nextitem):
         """With the last of the tests that go together goes what they share: two layers are too much for a worker."""
-        if group(item) != group(nextitem):
+        if not self.dead and group(item) != group(nextitem):
             from .held import release
 
             release()

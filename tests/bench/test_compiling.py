@@ -1,6 +1,7 @@
 """What is compiled before a benchmark takes a time: each binary once, of what is asked for alone."""
 
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
@@ -26,7 +27,8 @@ def said(monkeypatch) -> list[str]:
         if dict(launch.constexprs).get("BLOCK_M") == 64 and launch.stage == "down":
             raise RuntimeError("no such instruction\nbelow it, pages of IR")
 
-    monkeypatch.setattr(compiling, "ProcessPoolExecutor", lambda workers, _context: ThreadPoolExecutor(workers))
+    monkeypatch.setattr(compiling, "ProcessPoolExecutor", lambda workers, *_: ThreadPoolExecutor(workers))
+    monkeypatch.setattr(compiling, "cores", lambda: 4)
     monkeypatch.setattr(compiling, "compile_only", compile_only)
     return []
 
@@ -52,10 +54,23 @@ def test_it_says_how_far_it_is_and_what_failed(said):
     compiling.compile_all(each, said.append)
     failed = [line for line in said if line.startswith("not compiled beforehand: down BLOCK_M=64")]
     assert failed and all(line.endswith("RuntimeError: no such instruction") for line in failed)
-    progress = [line for line in said if line not in failed]
-    assert [line.split(",")[0] for line in progress] == [
-        f"[compiled {n} of {len(each)}" for n in range(1, len(each) + 1)
-    ]
+    progress = [line.split(" launches")[0] for line in said if line not in failed]
+    assert progress == [f"[compiling, {number} of {len(each)}" for number in (10, len(each))] and 10 < len(each) < 20
+
+
+def test_processes_that_die_are_said_once(said, monkeypatch):
+    def died(launch):
+        raise BrokenProcessPool("a process was killed")
+
+    monkeypatch.setattr(compiling, "_compiled", died)
+    compiling.compile_all(compiling.launches(PLANS, ["layer"]), said.append)
+    assert said == ["the rest is compiled where it is launched: a process was killed"]
+
+
+def test_one_core_compiles_where_it_launches(said, monkeypatch):
+    monkeypatch.setattr(compiling, "cores", lambda: 1)
+    compiling.compile_all(compiling.launches(PLANS, ["layer"]), said.append)
+    assert not said
 
 
 def test_few_are_compiled_where_they_are_launched(said):

@@ -49,7 +49,7 @@ def has_host(launch: Launch) -> bool:
     """
     constants = dict(launch.constexprs)
     if is_hopper(launch):
-        rest = {8: 0, 6: 4, 5: 1}[constants["STAGES"]]
+        rest = {8: 0, 6: 4}.get(constants["STAGES"], 1)
         return constants.get("ACTIVATION", "silu") == "silu" and constants["REST"] == rest
     return FP4_KIND not in (launch.instruction or "") and not constants.get("SWIZZLED")
 

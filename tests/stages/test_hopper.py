@@ -40,7 +40,7 @@ def test_columns_that_no_order_fits_are_refused(device):
 @pytest.mark.parametrize(
     ("k", "rows", "message"),
     [
-        (1088, 512, "K is 1088, but should be 0 steps of 64 more than a multiple of 8"),
+        (1088, 512, "K is 1088, but should be 0 steps of 64 more than a multiple of 8, and at least 6"),
         (2048, 96, "N is 48, but should be a multiple of 64 in gate_up"),
     ],
 )
