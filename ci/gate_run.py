@@ -47,7 +47,7 @@ def run(gates: Iterable[Gate], settings: Settings, progress: Progress = lambda o
         rest = [pool.submit(group, _members(group, sharing)) for group in others if len(group) > 1]
         found = {_key((each.capability, each.launch)): each for f in (*proving, *alone, *rest) for each in f.result()}
     finally:
-        pool.close()
+        pool.children.close()
     return [found[_key(gate)] for gate in gates]
 
 
@@ -68,7 +68,7 @@ def _groups(gates: list[Gate]) -> list[Group]:
     family = {capability: index for index, members in enumerate(FAMILIES) for capability in members}
     groups: dict[tuple, Group] = {}
     for gate in gates:
-        groups.setdefault((family[gate[0]], replace(gate[1], stage="", instruction=None)), []).append(gate)
+        groups.setdefault((family[gate[0]], gate[1].binary), []).append(gate)
     return sorted(groups.values(), key=lambda group: (length(group[0][1]), len(group)), reverse=True)
 
 
@@ -98,22 +98,46 @@ def _code(outcome: Outcome) -> tuple[str, int]:
     return outcome.facts.ptx, outcome.facts.shared_bytes
 
 
+class Children:
+    """`count` threads, each with a child process of its own, to whom what they run may `call`."""
+
+    def __init__(self, count: int):
+        self._children: list[Child] = []
+        self._own = threading.local()
+        self._threads = ThreadPoolExecutor(count, initializer=self._start)
+
+    def _start(self) -> None:
+        self._own.child = Child()
+        self._children.append(self._own.child)
+
+    def submit(self, function: Callable, *arguments) -> Future:
+        return self._threads.submit(function, *arguments)
+
+    def call(self, where: str, function: Callable, *arguments):
+        """As Child's."""
+        return self._own.child.call(where, function, *arguments)
+
+    def said(self) -> str:
+        """As Child's."""
+        return self._own.child.said()
+
+    def close(self) -> None:
+        """What has not begun never will."""
+        self._threads.shutdown(cancel_futures=True)
+        for child in self._children:
+            child.close()
+
+
 class _Pool:
-    """Threads, each with a child process of its own."""
+    """Compiles gates in child processes."""
 
     def __init__(self, settings: Settings, progress: Progress):
         self.settings, self.progress = settings, progress
-        self.children: list[Child] = []
-        self.own = threading.local()
         self.lock = threading.Lock()
-        self.threads = ThreadPoolExecutor(settings.jobs, initializer=self._start)
-
-    def _start(self) -> None:
-        self.own.child = Child()
-        self.children.append(self.own.child)
+        self.children = Children(settings.jobs)
 
     def submit(self, group: Group, sharing: frozenset[Capability] = frozenset()) -> Future:
-        return self.threads.submit(self._outcomes, group, sharing)
+        return self.children.submit(self._outcomes, group, sharing)
 
     def _outcomes(self, group: Group, sharing: frozenset[Capability]) -> list[Outcome]:
         outcomes = self._compiled(group, sharing)
@@ -125,13 +149,8 @@ class _Pool:
     def _compiled(self, group: Group, sharing: frozenset[Capability]) -> list[Outcome]:
         """A crash costs the one gate whose compiler crashed: the others are compiled again, each by itself."""
         try:
-            return self.own.child.call(where(group[0]), family_outcomes, group, sharing, self.settings.directory)
+            return self.children.call(where(group[0]), family_outcomes, group, sharing, self.settings.directory)
         except GateError as error:
             if len(group) == 1:
-                return [Outcome(*group[0], None, str(error), said=self.own.child.said())]
+                return [Outcome(*group[0], None, str(error), said=self.children.said())]
             return [outcome for gate in group for outcome in self._compiled([gate], frozenset())]
-
-    def close(self) -> None:
-        self.threads.shutdown(cancel_futures=True)
-        for child in self.children:
-            child.close()

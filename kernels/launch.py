@@ -1,7 +1,7 @@
 """Launch: everything that decides which binary runs, as data. Pure until a launch is started."""
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 
@@ -28,6 +28,11 @@ class Launch:
 
     def constexpr(self, name: str):
         return dict(self.constexprs)[name]
+
+    @property
+    def binary(self) -> "Launch":
+        """Itself without what decides nothing of its binary; launches with equal ones run the same."""
+        return replace(self, stage="", instruction=None)
 
     @property
     def label(self) -> str:

@@ -127,7 +127,7 @@ class Worker:
             from .compile_once import CompileOnce
 
             CompileOnce.release()  # of a kernel that did not compile
-        if self.failed:
+        if self.failed and not self.dead:
             self.failed = False
             _forget_the_last_failure()
 

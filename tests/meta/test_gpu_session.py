@@ -195,8 +195,9 @@ def test_what_tests_share_goes_with_the_last_of_them(session, workers):
 
 
 def test_alone_a_dead_context_ends_the_session(session):
-    child = session(HOSTS["one"], "def test_first(): torch.cuda.dead = True\ndef test_second(): pass\n")
-    assert child.returncode == 1
+    source = "@pytest.mark.together('a layer')\ndef test_first(): torch.cuda.dead = True\ndef test_second(): pass\n"
+    child = session(HOSTS["one"], source)
+    assert child.returncode == 1 and "1 failed" in child.stdout and "error" not in child.stdout.splitlines()[-1]
     assert "stopping after 1 failures" in child.stdout or "the CUDA context is dead" in child.stdout
     assert [seen[-1] for seen in session.seen()] == ["test_first"]
 

@@ -38,7 +38,7 @@ def launches() -> dict[str, Launch]:
     instruction a launch expects makes no other binary; it is what another card's compiler would choose.
     """
     gated = [launch for _, launch in gates.launches() if has_host(launch)]
-    found = {replace(launch, stage="", instruction=None): launch for launch in [*_compared(), *gated]}
+    found = {launch.binary: launch for launch in [*_compared(), *gated]}
     return {name_of(launch): replace(launch, instruction=None) for launch in found.values()}
 
 

@@ -50,7 +50,7 @@ class _Cuda:
             raise AcceleratorError("CUDA error: an illegal memory access was encountered")
 
     def empty_cache(self):
-        pass
+        self.synchronize()
 
 
 def _named(name: str, devices: list[dict]) -> dict:
