@@ -54,20 +54,7 @@ class Awaited:
 
 # What a GPU owes and golden/ lacks, by engine as exact.json names it ("sm_90 triton 3.8.0"). `golden verify` says
 # UNTESTED of it there, and a test holds the list to what is missing: a line goes with its recording.
-AWAITED: dict[str, Awaited] = {
-    "sm_90 triton 3.8.0": Awaited(
-        (
-            "orderfree-e1k1h640i384-t3-random-silu-fp16",
-            "orderfree-e1k1h768i1408-t2-random-silu-bf16",
-            "orderfree-e1k1h256i512-t80-random-silu-fp16",
-            "orderfree-e1k1h256i704-t81-random-silu-bf16",
-            "orderfree-e1k1h512i1088-t82-random-silu-fp16",
-            "orderfree-e1k1h256i1472-t83-random-silu-bf16",
-            "orderfree-e1k1h256i1856-t84-random-silu-bf16",
-        ),
-        (),
-    )
-}
+AWAITED: dict[str, Awaited] = {}
 
 
 @dataclass(frozen=True)
