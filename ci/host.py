@@ -25,12 +25,15 @@ def report(devices: list[Device]) -> dict:
     facts |= {name: _version(name) for name in PACKAGES}
     if devices:
         facts |= {"driver": gpus.driver_version(), "assembler": _assembler(devices[0])}
+    return for_this_process(facts | {"sources": sources_digest(ROOT), "commit": _commit()}, devices)
+
+
+def for_this_process(facts: dict, devices: list[Device]) -> dict:
+    """A report with the GPUs and variables of this process, which a worker of the one that made it has of its own."""
     names = {name for name in os.environ if name.startswith(VARIABLES) or name in CHANGES_CODE}
     return facts | {
         "gpus": [{"uuid": one.uuid, "name": one.name, "capability": list(one.capability)} for one in devices],
         "variables": {name: os.environ[name] for name in sorted(names)},
-        "sources": sources_digest(ROOT),
-        "commit": _commit(),
     }
 
 

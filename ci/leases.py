@@ -134,6 +134,16 @@ def workers_per_device(devices: list[Device], cores: int) -> int:
     return max(1, min(WORKERS, memory, cores // len(devices)))
 
 
+def refuse_crowds(devices: list[Device], workers: int) -> None:
+    """Raises NoGpu where so many `workers` in all are more on one device than may be, or than its free memory holds."""
+    for place, device in enumerate(devices):
+        mine = len(range(place, workers, len(devices)))
+        room = WORKERS if device.free is None else max(1, min(WORKERS, device.free // NEEDED))
+        if mine > room:
+            what = f"{room} workers of {NEEDED >> 30} GiB" if room > 1 else "one worker"
+            raise NoGpu(f"has room for {what} on {device}, but -n {workers} puts {mine} there")
+
+
 def budget(device: Device, workers: int) -> int | None:
     """Bytes that each of so many `workers` on `device` may allocate, so that together they fit. None: unknown."""
     return None if device.free is None else max(device.free // workers - CONTEXT, 0)

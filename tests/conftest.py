@@ -137,6 +137,7 @@ def pytest_xdist_auto_num_workers(config):
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
     node.workerinput["triton_cache"] = node.config.stash.get(TRITON_CACHE, None)
+    node.workerinput["environment"] = node.config.stash.get(failures.ENVIRONMENT, None)
 
 
 def pytest_report_header(config):

@@ -12,6 +12,7 @@ from nvfp4_suite.contract.case import Case
 from .manifest import RECORD as MANIFEST
 from .session_checks import RECORD
 
+ENVIRONMENT = pytest.StashKey[dict]()
 MOST = 20  # bundles of one process: where more tests fail, they fail alike
 
 
@@ -58,15 +59,19 @@ def _ptx(kernel, case: Case) -> dict[str, str]:
         return {"none": f"// no PTX: {error}"}
 
 
-def start(config, devices: list) -> str:
-    """Registers the plugin where failures are wanted; the session's environment in one line."""
-    facts, artifacts = host.report(devices), config.getoption("artifacts")
+def start(config, devices: list) -> None:
+    """Registers the plugin where failures are wanted, and leaves the session's environment in the stash.
+
+    Workers are told it: each would have to run git and the assembler, and to read all sources.
+    """
+    given, artifacts = getattr(config, "workerinput", {}).get("environment"), config.getoption("artifacts")
+    facts = host.for_this_process(given, devices) if given else host.report(devices)
+    config.stash[ENVIRONMENT] = facts
     if artifacts:
         config.pluginmanager.register(Failures(artifacts / "failures", facts))
         if not hasattr(config, "workerinput"):
             _remove_earlier(config, artifacts)
             host.write(artifacts, facts)
-    return host.line(facts)
 
 
 def _remove_earlier(config, artifacts: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nvfp4_suite.ci import gpus, leases
+from nvfp4_suite.ci import gpus, host, leases
 from nvfp4_suite.ci.gpus import NoGpu
 from nvfp4_suite.ci.leases import Busy, Lease, Placement, Slot
 
@@ -20,7 +20,6 @@ from .manifest import Manifest
 
 STARTS = 3  # workers that may end before they are ready, one after another on one device, until it counts as lost
 LEASES = pytest.StashKey[tuple[list[Lease], list[Busy]]]()
-ENVIRONMENT = pytest.StashKey[str]()
 
 
 def auto_workers(config) -> int:
@@ -41,7 +40,9 @@ def start(config, problems: set[str]) -> None:
             given = config.workerinput["gpu"]
             plugin = Worker(gpu_worker.from_plain(given), alone=False, limits=Path(config.workerinput["limits"]))
         elif workers := len(config.getoption("tx", None) or []):
-            plugin = Controller(_leases(config, most=workers), workers, problems)
+            leased = _leases(config, most=workers)
+            leases.refuse_crowds([one.device for one in leased], workers)
+            plugin = Controller(leased, workers, problems)
         else:
             (one,) = _leases(config, most=1)
             plugin = Worker(Slot(one.visible, 0, leases.budget(one.device, 1)), alone=True)
@@ -52,7 +53,7 @@ def start(config, problems: set[str]) -> None:
     config.pluginmanager.register(Manifest(config, devices[0].capability, problems))
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Usage(devices))
-    config.stash[ENVIRONMENT] = failures.start(config, devices)
+    failures.start(config, devices)
 
 
 def header(config) -> str:
@@ -61,7 +62,8 @@ def header(config) -> str:
     budgets = [slot.budget for slot in slots if slot.budget is not None]
     memory = f", {min(budgets) / 2**30:.1f} GiB each" if budgets else ""
     busy = len(config.stash[LEASES][1]) if LEASES in config.stash else 0
-    return f"{config.stash[ENVIRONMENT]}, {len(slots)} workers{memory}" + (f"; {busy} GPUs are others'" if busy else "")
+    environment = host.line(config.stash[failures.ENVIRONMENT])
+    return f"{environment}, {len(slots)} workers{memory}" + (f"; {busy} GPUs are others'" if busy else "")
 
 
 def _leases(config, most: int | None = None) -> list[Lease]:

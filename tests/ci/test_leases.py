@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -128,6 +129,25 @@ def test_what_the_workers_of_a_card_may_allocate_fits_into_it(workers, free, pla
 def test_how_many_workers_a_card_gets(gpu, cards_, cores, workers, host):
     host(cards(*[gpu] * cards_))
     assert leases.workers_per_device(gpus.discover(), cores) == workers
+
+
+@pytest.mark.parametrize(
+    ("gpus_", "workers", "refused"),
+    [
+        ([H200, H200], 16, None),
+        ([H200, H200], 17, "room for 8 workers of 16 GiB on GPU 0 GPU-0000-5a5a, but -n 17 puts 9 there"),
+        ([L40S], 2, None),
+        ([H200, L40S], 6, "room for 2 workers of 16 GiB on GPU 1 GPU-1111-5a5a, but -n 6 puts 3 there"),
+        ([L40S | {"free": 4 * GIB}], 1, None),
+        ([L40S | {"free": 4 * GIB}], 2, "room for one worker on GPU 0 GPU-0000-5a5a, but -n 2 puts 2 there"),
+        ([{"name": "NVIDIA GB10"}], 8, None),  # NVML does not say what memory it has
+        ([{"name": "NVIDIA GB10"}], 9, "room for 8 workers"),
+    ],
+)
+def test_more_workers_than_a_card_has_room_for_are_refused(gpus_, workers, refused, host):
+    host(cards(*gpus_))
+    with pytest.raises(NoGpu, match=refused) if refused else nullcontext():
+        leases.refuse_crowds(gpus.discover(), workers)
 
 
 def test_a_device_is_one_sessions_at_a_time(host, holder):

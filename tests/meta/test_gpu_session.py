@@ -105,6 +105,27 @@ def test_a_session_that_would_leave_cards_out_does_not_start(session, host, oute
     assert message in child.stderr
 
 
+def test_a_session_with_more_workers_than_its_cards_hold_does_not_start(session):
+    child = session(HOSTS["two"], "def test_one(): pass\n", "-n", "17")
+    assert child.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--engine gpu has room for 8 workers of 16 GiB on GPU 0" in child.stderr, child.stderr
+
+
+def test_workers_are_told_the_environment(session):
+    """All but their own GPU and variables: to find it again takes git and the assembler."""
+    source = """
+@pytest.mark.parametrize("number", range(4))
+def test_one(number, pytestconfig):
+    from tests.failures import ENVIRONMENT
+    facts, told, mine = pytestconfig.stash[ENVIRONMENT], pytestconfig.workerinput["environment"], os.environ
+    assert facts["sources"] is told["sources"] and facts["driver"] is told["driver"] and len(told["gpus"]) == 2
+    assert [gpu["uuid"] for gpu in facts["gpus"]] == [mine["CUDA_VISIBLE_DEVICES"]]
+    assert facts["variables"]["CUDA_VISIBLE_DEVICES"] == mine["CUDA_VISIBLE_DEVICES"]
+"""
+    child = session(HOSTS["two"], source, "-n", "2")
+    assert child.returncode == 0, child.stdout + child.stderr
+
+
 def test_two_sessions_at_once_have_different_cards(session):
     """The second one is started while the first one's test runs."""
     source = """
