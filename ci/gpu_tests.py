@@ -2,7 +2,8 @@
 
     python -m nvfp4_suite.ci.gpu_tests [--tier=smoke|ci|all] [--sanitize[=memcheck|racecheck]] [--artifacts=DIR] [...]
 
-What else there is, is pytest's.
+What else there is, is pytest's. Of its plugins those are loaded that the tests need, and no others that the host may
+have: each is imported by every worker, and may warn, which is an error here. `-p NAME` brings one in.
 
 Plans, and so results, go by the kind of GPU, and pytest-xdist gives any test to any worker of a session. So kinds have
 sessions of their own, one after another, as compiling takes all cores anyway. Exit code: the worst of the sessions'.
@@ -22,6 +23,7 @@ from .gpus import Kind, NoGpu, Visible
 
 ROOT = Path(__file__).resolve().parent.parent
 ARTIFACTS = "build/gpu-tests"
+PLUGINS = ("xdist", "timeout")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,6 +45,7 @@ def _session(kind: Kind, ones: list[Visible], options: argparse.Namespace, rest:
     print(f"{gpus.kind_name(kind)}: {', '.join(str(one.device) for one in ones)}", flush=True)
     artifacts = Path(options.artifacts, re.sub(r"\W+", "-", kind[0]).strip("-"))
     env = os.environ | {CHOOSES_GPUS: ",".join(one.spelling for one in ones), "OMP_NUM_THREADS": "1"}
+    env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     if options.sanitize:
         tools = sanitizer.TOOLS if options.sanitize == "all" else (options.sanitize,)
         return max(sanitizer.run(tool, artifacts / tool, rest, env) for tool in tools)
@@ -53,7 +56,8 @@ def command(artifacts: Path, tier: str, rest: list[str]) -> list[str]:
     """Pytest's command line; what `rest` says of workers holds."""
     workers = ["--numprocesses=auto", "--dist=worksteal"]
     where = ["--engine=gpu", f"--tier={tier}", f"--artifacts={artifacts}"]  # "--tier ci" would name the folder ci
-    where += ["-p", "no:hypothesispytest"]  # no test on a GPU uses Hypothesis, which every worker would import
+    plugins = [*PLUGINS, *(["pytest-split"] if any(one.startswith("--splits") for one in rest) else [])]
+    where += [word for name in plugins for word in ("-p", name)]
     return [sys.executable, "-m", "pytest", *where, *workers, f"--junitxml={artifacts / 'junit.xml'}", *rest]
 
 

@@ -12,6 +12,7 @@ from threading import Thread
 
 import pytest
 
+from nvfp4_suite.ci import sanitizer
 from nvfp4_suite.ci.environment import CHOOSES_GPUS
 from nvfp4_suite.ci.gpus import Device, NoGpu, Visible
 from nvfp4_suite.ci.leases import Slot
@@ -120,6 +121,15 @@ class Worker:
         """The report is on its way: behind it, another process takes over."""
         if self.dead and not self.alone:
             os._exit(EXIT_CODE)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self):
+        """All is told: the session need not wait a second for what Python, torch and CUDA take apart at their end.
+
+        A sanitizer writes its log there.
+        """
+        if not self.alone and sanitizer.VARIABLE not in os.environ:
+            os._exit(0)
 
     def pytest_runtest_logfinish(self):
         """A failure's traceback holds tensors, gigabytes at worst, which the next test may need."""

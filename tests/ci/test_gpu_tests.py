@@ -1,5 +1,9 @@
 """The command that tests on this host's GPUs: one session for each kind, and the worst of their exit codes."""
 
+import os
+import subprocess
+import sys
+from itertools import pairwise
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -10,7 +14,7 @@ from nvfp4_suite.ci import due, gpu_tests, sanitizer
 from nvfp4_suite.contract.kernel import Promise
 from nvfp4_suite.kernels.registry import KERNELS, PlannedKernel
 
-from .hosts import HOSTS
+from .hosts import FAKES, HOSTS, write
 
 
 @pytest.fixture
@@ -19,6 +23,7 @@ def sessions(monkeypatch):
     started, codes = [], []
 
     def run(command, *, env, cwd):
+        assert env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] == "1"
         started.append((env["CUDA_VISIBLE_DEVICES"], command[1:]))
         return SimpleNamespace(returncode=codes.pop(0) if codes else 0)
 
@@ -58,8 +63,36 @@ def test_what_the_command_does_not_know_is_pytests(host, sessions, tmp_path):
     (_, command) = sessions.started[0]
     assert command[:3] == ["-m", "pytest", "--engine=gpu"]
     assert {"--tier=ci", f"--artifacts={tmp_path / 'NVIDIA-H200'}", "--numprocesses=auto"} <= set(command)
-    assert command[command.index("no:hypothesispytest") - 1] == "-p"
     assert command[-2:] == ["-x", "tests/moe"]
+
+
+@pytest.mark.parametrize(
+    ("rest", "plugins"),
+    [([], ["xdist", "timeout"]), (["--splits=2", "--group=1"], ["xdist", "timeout", "pytest-split"])],
+)
+def test_plugins_are_those_that_the_tests_need(rest, plugins, host, sessions, tmp_path):
+    host(HOSTS["one"])
+    gpu_tests.main(["--artifacts", str(tmp_path), *rest])
+    (_, command) = sessions.started[0]
+    assert [name for flag, name in pairwise(command[2:]) if flag == "-p"] == plugins
+
+
+def test_a_session_has_no_plugin_of_the_hosts_own(tmp_path, monkeypatch):
+    """Neither its controller nor its workers."""
+    (tmp_path / "theirs-1.0.dist-info").mkdir()
+    (tmp_path / "theirs-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (tmp_path / "theirs-1.0.dist-info" / "entry_points.txt").write_text("[pytest11]\ntheirs = theirs\n")
+    (tmp_path / "theirs.py").write_text("raise SystemExit('theirs is loaded')\n")
+    paths = os.pathsep.join([str(tmp_path), str(FAKES), str(gpu_tests.ROOT)])
+    env = {"FAKE_HOST": str(write(tmp_path / "host.json", HOSTS["two"])), "PYTHONPATH": paths}
+    env |= {"NVFP4_SUITE_LEASES": str(tmp_path / "leases"), "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-m", "nvfp4_suite.ci.gpu_tests", "--numprocesses=2", f"--artifacts={tmp_path / 'out'}"]
+    command += ["-p", "no:cacheprovider", "-k", "nothing", "tests/codec/__init__.py"]
+    child = subprocess.run(command, env=env, cwd=gpu_tests.ROOT, capture_output=True, text=True)
+    said = child.stdout + child.stderr
+    assert "theirs is loaded" not in said and "2 workers [0 items]" in said, said
+    child = subprocess.run([*command, "-p", "theirs"], env=env, cwd=gpu_tests.ROOT, capture_output=True, text=True)
+    assert "theirs is loaded" in child.stdout + child.stderr, "the plugin is none"
 
 
 def test_a_host_without_a_gpu_fails(host, capsys):

@@ -46,7 +46,7 @@ def session(tmp_path):
     def seen() -> list[list[str]]:
         return [line.split() for line in (tree / "seen").read_text().splitlines()]
 
-    run.seen, run.host = seen, tmp_path / "host.json"
+    run.seen, run.host, run.tree = seen, tmp_path / "host.json", tree
     return run
 
 
@@ -124,6 +124,20 @@ def test_one(number, pytestconfig):
 """
     child = session(HOSTS["two"], source, "-n", "2")
     assert child.returncode == 0, child.stdout + child.stderr
+
+
+@pytest.mark.parametrize(("environment", "waited"), [({}, False), ({"NVFP4_SUITE_SANITIZER": "memcheck"}, True)])
+def test_workers_end_at_once_but_under_a_sanitizer(session, environment, waited):
+    """Which writes its log while a process takes apart what it has; and what their tests left is told before."""
+    source = """
+import atexit
+def test_one(worker_id): atexit.register(lambda: open(f"end-{worker_id}", "w").close())
+def test_two(worker_id): atexit.register(lambda: open(f"end-{worker_id}", "w").close())
+def test_three(worker_id): assert worker_id == "none"
+"""
+    child = session(HOSTS["two"], source, "-n", "2", **environment)
+    assert "1 failed, 2 passed" in child.stdout and "crashed" not in child.stdout, child.stdout + child.stderr
+    assert any(session.tree.glob("end-*")) == waited
 
 
 def test_two_sessions_at_once_have_different_cards(session):

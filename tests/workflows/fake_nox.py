@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     if session in MODULES:
         module(session.replace("-", "_"), *given)
     if session == "gpu-tests":
-        module("gpu_tests", *given, "--numprocesses=0", "-p", "no:hypothesispytest")
+        module("gpu_tests", *given, "--numprocesses=0")
     return FAKES.get(session, lambda given: 0)(given)
 
 
