@@ -14,6 +14,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from ..contract.case import TIERS
@@ -23,7 +25,8 @@ from .gpus import Kind, NoGpu, Visible
 
 ROOT = Path(__file__).resolve().parent.parent
 ARTIFACTS = "build/gpu-tests"
-PLUGINS = ("xdist", "timeout")
+PLUGINS = {"xdist": "xdist", "timeout": "pytest_timeout", "pytest-split": "pytest_split"}  # and what they are part of
+NO_OTHERS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,7 +48,7 @@ def _session(kind: Kind, ones: list[Visible], options: argparse.Namespace, rest:
     print(f"{gpus.kind_name(kind)}: {', '.join(str(one.device) for one in ones)}", flush=True)
     artifacts = Path(options.artifacts, re.sub(r"\W+", "-", kind[0]).strip("-"))
     env = os.environ | {CHOOSES_GPUS: ",".join(one.spelling for one in ones), "OMP_NUM_THREADS": "1"}
-    env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    env |= NO_OTHERS
     if options.sanitize:
         tools = sanitizer.TOOLS if options.sanitize == "all" else (options.sanitize,)
         return max(sanitizer.run(tool, artifacts / tool, rest, env) for tool in tools)
@@ -56,9 +59,15 @@ def command(artifacts: Path, tier: str, rest: list[str]) -> list[str]:
     """Pytest's command line; what `rest` says of workers holds."""
     workers = ["--numprocesses=auto", "--dist=worksteal"]
     where = ["--engine=gpu", f"--tier={tier}", f"--artifacts={artifacts}"]  # "--tier ci" would name the folder ci
-    plugins = [*PLUGINS, *(["pytest-split"] if any(one.startswith("--splits") for one in rest) else [])]
-    where += [word for name in plugins for word in ("-p", name)]
+    where += plugins(rest)
     return [sys.executable, "-m", "pytest", *where, *workers, f"--junitxml={artifacts / 'junit.xml'}", *rest]
+
+
+def plugins(rest: Sequence[str] = ()) -> list[str]:
+    """What loads those of PLUGINS that are installed and that `rest` does not say no to, with NO_OTHERS set."""
+    wanted = [name for name, module in PLUGINS.items() if find_spec(module)]
+    refused = {one.rpartition("no:")[2] for one in rest if one.startswith(("no:", "-pno:"))}
+    return [word for name in wanted if name not in refused for word in ("-p", name)]
 
 
 if __name__ == "__main__":

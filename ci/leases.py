@@ -135,13 +135,10 @@ def workers_per_device(devices: list[Device], cores: int) -> int:
 
 
 def refuse_crowds(devices: list[Device], workers: int) -> None:
-    """Raises NoGpu where so many `workers` in all are more on one device than may be, or than its free memory holds."""
-    for place, device in enumerate(devices):
-        mine = len(range(place, workers, len(devices)))
-        room = WORKERS if device.free is None else max(1, min(WORKERS, device.free // NEEDED))
-        if mine > room:
-            what = f"{room} workers of {NEEDED >> 30} GiB" if room > 1 else "one worker"
-            raise NoGpu(f"has room for {what} on {device}, but -n {workers} puts {mine} there")
+    """Raises NoGpu where so many `workers` in all are more than WORKERS on one device."""
+    if workers > (most := WORKERS * len(devices)):
+        free = "this GPU, which is free" if len(devices) == 1 else f"these {len(devices)} GPUs, which are free"
+        raise NoGpu(f"starts {most} workers at most on {free}, {WORKERS} on each, but -n is {workers}")
 
 
 def budget(device: Device, workers: int) -> int | None:

@@ -21,6 +21,8 @@ from .order import group
 
 DEAD = "dead CUDA context"  # the section of a report that says so
 EXIT_CODE = 86  # of a worker that ends for this reason, or with its session
+# Variables that say a tool watches this process: a sanitizer or profiler, or one that measures coverage.
+WATCHERS = (sanitizer.VARIABLE, "LD_PRELOAD", "CUDA_INJECTION64_PATH", "COVERAGE_PROCESS_START")
 
 
 def to_plain(slot: Slot) -> dict:
@@ -45,7 +47,7 @@ class Worker:
         self.alone = alone
         self.limits = limits
         self.dead: str | None = None
-        self.failed = False
+        self.failed = self.finished = False
         self._lock = None if alone else slot.hold()
         if not alone:
             Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
@@ -122,13 +124,16 @@ class Worker:
         if self.dead and not self.alone:
             os._exit(EXIT_CODE)
 
+    def pytest_sessionfinish(self):
+        self.finished = True
+
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self):
         """All is told: the session need not wait a second for what Python, torch and CUDA take apart at their end.
 
-        A sanitizer writes its log there.
+        A tool that watches the process writes there what it saw.
         """
-        if not self.alone and sanitizer.VARIABLE not in os.environ:
+        if self.finished and not self.alone and not any(name in os.environ for name in WATCHERS):
             os._exit(0)
 
     def pytest_runtest_logfinish(self):

@@ -67,14 +67,23 @@ def test_what_the_command_does_not_know_is_pytests(host, sessions, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rest", "plugins"),
-    [([], ["xdist", "timeout"]), (["--splits=2", "--group=1"], ["xdist", "timeout", "pytest-split"])],
+    ("rest", "names"),
+    [
+        ([], ["xdist", "timeout", "pytest-split"]),
+        (["-p", "no:pytest-split", "-pno:xdist"], ["timeout"]),  # pytest does not know their options then
+    ],
 )
-def test_plugins_are_those_that_the_tests_need(rest, plugins, host, sessions, tmp_path):
+def test_plugins_are_those_that_the_tests_need(rest, names, host, sessions, tmp_path):
     host(HOSTS["one"])
     gpu_tests.main(["--artifacts", str(tmp_path), *rest])
     (_, command) = sessions.started[0]
-    assert [name for flag, name in pairwise(command[2:]) if flag == "-p"] == plugins
+    loaded = [name for flag, name in pairwise(command[2:]) if flag == "-p" and not name.startswith("no:")]
+    assert loaded == names
+
+
+def test_a_plugin_that_is_not_installed_is_not_asked_for(monkeypatch):
+    monkeypatch.setattr(gpu_tests, "find_spec", lambda module: module != "pytest_split")
+    assert gpu_tests.plugins() == ["-p", "xdist", "-p", "timeout"]
 
 
 def test_a_session_has_no_plugin_of_the_hosts_own(tmp_path, monkeypatch):

@@ -3,13 +3,14 @@
 tests/launch/test_planted.py tries the same faults on the GPU that is there.
 """
 
+import os
 import re
 import signal
 
 import pytest
 
 from ..ci import hosts
-from ..ci.hosts import H200, HOSTS, cards
+from ..ci.hosts import H200, HOSTS, L40S, cards
 from .tree import copy, run_pytest
 
 # Every test says where it runs: worker, what CUDA sees, and which share of the memory it may take.
@@ -105,10 +106,18 @@ def test_a_session_that_would_leave_cards_out_does_not_start(session, host, oute
     assert message in child.stderr
 
 
-def test_a_session_with_more_workers_than_its_cards_hold_does_not_start(session):
+def test_a_session_with_more_workers_than_its_cards_take_does_not_start(session):
     child = session(HOSTS["two"], "def test_one(): pass\n", "-n", "17")
     assert child.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "--engine gpu has room for 8 workers of 16 GiB on GPU 0" in child.stderr, child.stderr
+    assert "--engine gpu starts 16 workers at most on these 2 GPUs" in child.stderr, child.stderr
+
+
+@pytest.mark.parametrize(("workers", "little"), [(2, False), (4, True)])
+def test_a_session_says_where_workers_have_little_memory(session, workers, little):
+    """They may be asked for: few tests are large."""
+    child = session(cards(L40S), "def test_one(device): pass\n", "-n", str(workers))
+    assert child.returncode == 0 and f"{workers} workers, " in child.stdout, child.stdout + child.stderr
+    assert ("GiB each (the largest tests take up to 16)" in child.stdout) == little, child.stdout
 
 
 def test_workers_are_told_the_environment(session):
@@ -126,18 +135,32 @@ def test_one(number, pytestconfig):
     assert child.returncode == 0, child.stdout + child.stderr
 
 
-@pytest.mark.parametrize(("environment", "waited"), [({}, False), ({"NVFP4_SUITE_SANITIZER": "memcheck"}, True)])
-def test_workers_end_at_once_but_under_a_sanitizer(session, environment, waited):
-    """Which writes its log while a process takes apart what it has; and what their tests left is told before."""
+@pytest.mark.parametrize("watcher", [None, "NVFP4_SUITE_SANITIZER", "COVERAGE_PROCESS_START"])
+def test_workers_end_at_once_unless_they_are_watched(session, watcher):
+    """A tool writes what it saw while a process takes apart what it has. What tests found is told before."""
     source = """
 import atexit
 def test_one(worker_id): atexit.register(lambda: open(f"end-{worker_id}", "w").close())
 def test_two(worker_id): atexit.register(lambda: open(f"end-{worker_id}", "w").close())
 def test_three(worker_id): assert worker_id == "none"
 """
-    child = session(HOSTS["two"], source, "-n", "2", **environment)
+    child = session(HOSTS["two"], source, "-n", "2", **({watcher: "something"} if watcher else {}))
     assert "1 failed, 2 passed" in child.stdout and "crashed" not in child.stdout, child.stdout + child.stderr
-    assert any(session.tree.glob("end-*")) == waited
+    assert any(session.tree.glob("end-*")) == (watcher is not None)
+
+
+def test_a_worker_that_cannot_start_says_why(session):
+    """Those end at once that have told what they found."""
+    source = """
+import pytest
+def pytest_sessionstart(session):
+    if hasattr(session.config, "workerinput"):
+        raise pytest.UsageError("this worker cannot")
+"""
+    (session.tree / "late.py").write_text(source)
+    paths = os.pathsep.join([str(hosts.FAKES), str(session.tree)])
+    child = session(HOSTS["one"], "def test_one(): pass\n", "-n", "1", "-p", "late", PYTHONPATH=paths)
+    assert child.returncode != 0 and "this worker cannot" in child.stdout + child.stderr
 
 
 def test_two_sessions_at_once_have_different_cards(session):
@@ -147,7 +170,8 @@ import subprocess, sys
 def test_outer():
     if "INNER" in os.environ:
         return
-    command = [sys.executable, "-m", "pytest", "--engine", "gpu", "-p", "no:cacheprovider", "tests/planted"]
+    from nvfp4_suite.ci import gpu_tests
+    command = [sys.executable, "-m", "pytest", "--engine", "gpu", *gpu_tests.plugins(), "tests/planted"]
     for outer, code in (("0,1", 0), ("0", 4)):
         child = subprocess.run(command, env=os.environ | {"INNER": "1", "CUDA_VISIBLE_DEVICES": outer})
         assert child.returncode == code

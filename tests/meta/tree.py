@@ -7,6 +7,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from nvfp4_suite.ci import gpu_tests
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGE_DIR = PROJECT["tool"]["setuptools"]["package-dir"]
@@ -58,7 +60,7 @@ def run_python(*arguments: str, cwd: Path, stdin: str = "", **environment: str) 
 def run_pytest(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess:
     """A pytest session of its own, in the tree `cwd`, which -P keeps off sys.path as the command `pytest` does.
 
-    Without Hypothesis's plugin, whose import takes seconds.
+    With the plugins that a session on GPUs has: the import of Hypothesis's takes seconds.
     """
-    plugins = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
-    return run_python("-P", "-m", "pytest", *plugins, *arguments, cwd=cwd, **environment)
+    whole = ["-P", "-m", "pytest", "-p", "no:cacheprovider", *gpu_tests.plugins(arguments), *arguments]
+    return run_python(*whole, cwd=cwd, **gpu_tests.NO_OTHERS, **environment)
