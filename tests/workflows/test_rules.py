@@ -1,7 +1,6 @@
 """No pull request reaches a GPU, and the workflows' other rules: they hold here, and each planted violation is seen."""
 
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,9 +8,6 @@ from pathlib import Path
 import pytest
 
 from nvfp4_suite.ci import workflow_rules
-from nvfp4_suite.ci.gates import DEFAULT_TRITON
-from nvfp4_suite.kernels import hopper
-from nvfp4_suite.kernels.releases import TRITONS
 
 from ..meta.tree import ROOT
 
@@ -29,12 +25,10 @@ def test_the_jobs_that_reach_a_gpu_are_these():
     assert jobs == {("nightly.yml", "gpu"), ("bisect.yml", "bisect")}
 
 
-def test_a_nightly_run_compiles_all_launches_and_by_every_triton():
+def test_a_nightly_run_compiles_all_launches_by_every_triton():
     steps = workflow_rules.read(WORKFLOWS)["nightly.yml"]["jobs"]["compile"]["steps"]
-    commands = [step["run"] for step in steps if "compile-gates" in step.get("run", "")]
-    whole, others = (re.search(r"--triton (\S+)", command)[1].split(",") for command in commands)
-    assert "--all" in commands[0] and set(whole) == {DEFAULT_TRITON, *hopper.TRITONS}
-    assert sorted(whole + others) == sorted(TRITONS)
+    (command,) = (step["run"] for step in steps if "compile-gates" in step.get("run", ""))
+    assert "compile-gates -- --all --triton all " in command
 
 
 reaches = workflow_rules.reaches_gpu
