@@ -47,8 +47,8 @@ def _session(kind: Kind, ones: list[Visible], options: argparse.Namespace, rest:
     """The tests on the GPUs of one kind; under each tool in turn, where tools are asked for."""
     print(f"{gpus.kind_name(kind)}: {', '.join(str(one.device) for one in ones)}", flush=True)
     artifacts = Path(options.artifacts, re.sub(r"\W+", "-", kind[0]).strip("-"))
-    env = os.environ | {CHOOSES_GPUS: ",".join(one.spelling for one in ones), "OMP_NUM_THREADS": "1"}
-    env |= NO_OTHERS
+    chosen = {CHOOSES_GPUS: ",".join(one.spelling for one in ones), "OMP_NUM_THREADS": "1"}
+    env = os.environ | NO_OTHERS | chosen
     if options.sanitize:
         tools = sanitizer.TOOLS if options.sanitize == "all" else (options.sanitize,)
         return max(sanitizer.run(tool, artifacts / tool, rest, env) for tool in tools)
@@ -59,15 +59,15 @@ def command(artifacts: Path, tier: str, rest: list[str]) -> list[str]:
     """Pytest's command line; what `rest` says of workers holds."""
     workers = ["--numprocesses=auto", "--dist=worksteal"]
     where = ["--engine=gpu", f"--tier={tier}", f"--artifacts={artifacts}"]  # "--tier ci" would name the folder ci
-    where += plugins(rest)
-    return [sys.executable, "-m", "pytest", *where, *workers, f"--junitxml={artifacts / 'junit.xml'}", *rest]
+    record = f"--junitxml={artifacts / 'junit.xml'}"
+    return [sys.executable, "-m", "pytest", *where, *plugins(rest), *workers, record, *rest]
 
 
 def plugins(rest: Sequence[str] = ()) -> list[str]:
     """What loads those of PLUGINS that are installed and that `rest` does not say no to, with NO_OTHERS set."""
-    wanted = [name for name, module in PLUGINS.items() if find_spec(module)]
-    refused = {one.rpartition("no:")[2] for one in rest if one.startswith(("no:", "-pno:"))}
-    return [word for name in wanted if name not in refused for word in ("-p", name)]
+    given = {one.removeprefix("-p") for one in rest}
+    wanted = [name for name, module in PLUGINS.items() if find_spec(module) and f"no:{name}" not in given]
+    return [word for name in wanted for word in ("-p", name)]
 
 
 if __name__ == "__main__":

@@ -61,8 +61,8 @@ def header(config) -> str:
     slots = config.pluginmanager.getplugin("gpu session").slots
     budgets = [slot.budget for slot in slots if slot.budget is not None]
     memory = f", {min(budgets) / 2**30:.1f} GiB each" if budgets else ""
-    if budgets and len(slots) > 1 and min(budgets) < leases.NEEDED - leases.CONTEXT:
-        memory += f" (the largest tests take up to {leases.NEEDED / 2**30:.0f})"
+    if budgets and min(budgets) < (most := leases.NEEDED - leases.CONTEXT):
+        memory += f" (the largest tests take up to {most / 2**30:.0f})"
     busy = len(config.stash[LEASES][1]) if LEASES in config.stash else 0
     environment = host.line(config.stash[failures.ENVIRONMENT])
     return f"{environment}, {len(slots)} workers{memory}" + (f"; {busy} GPUs are others'" if busy else "")

@@ -1,8 +1,6 @@
 """The command that tests on this host's GPUs: one session for each kind, and the worst of their exit codes."""
 
 import os
-import subprocess
-import sys
 from itertools import pairwise
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -14,6 +12,7 @@ from nvfp4_suite.ci import due, gpu_tests, sanitizer
 from nvfp4_suite.contract.kernel import Promise
 from nvfp4_suite.kernels.registry import KERNELS, PlannedKernel
 
+from ..meta.tree import ROOT, run_python
 from .hosts import FAKES, HOSTS, write
 
 
@@ -86,21 +85,23 @@ def test_a_plugin_that_is_not_installed_is_not_asked_for(monkeypatch):
     assert gpu_tests.plugins() == ["-p", "xdist", "-p", "timeout"]
 
 
-def test_a_session_has_no_plugin_of_the_hosts_own(tmp_path, monkeypatch):
+def test_a_session_has_no_plugin_of_the_hosts_own(tmp_path):
     """Neither its controller nor its workers."""
     (tmp_path / "theirs-1.0.dist-info").mkdir()
     (tmp_path / "theirs-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     (tmp_path / "theirs-1.0.dist-info" / "entry_points.txt").write_text("[pytest11]\ntheirs = theirs\n")
     (tmp_path / "theirs.py").write_text("raise SystemExit('theirs is loaded')\n")
-    paths = os.pathsep.join([str(tmp_path), str(FAKES), str(gpu_tests.ROOT)])
-    env = {"FAKE_HOST": str(write(tmp_path / "host.json", HOSTS["two"])), "PYTHONPATH": paths}
-    env |= {"NVFP4_SUITE_LEASES": str(tmp_path / "leases"), "PATH": os.environ["PATH"]}
-    command = [sys.executable, "-m", "nvfp4_suite.ci.gpu_tests", "--numprocesses=2", f"--artifacts={tmp_path / 'out'}"]
+    command = ["-m", "nvfp4_suite.ci.gpu_tests", "--numprocesses=2", f"--artifacts={tmp_path / 'out'}"]
     command += ["-p", "no:cacheprovider", "-k", "nothing", "tests/codec/__init__.py"]
-    child = subprocess.run(command, env=env, cwd=gpu_tests.ROOT, capture_output=True, text=True)
+    environment = {
+        "FAKE_HOST": str(write(tmp_path / "host.json", HOSTS["two"])),
+        "NVFP4_SUITE_LEASES": str(tmp_path / "leases"),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(FAKES)]),
+    }
+    child = run_python(*command, cwd=ROOT, **environment)
     said = child.stdout + child.stderr
     assert "theirs is loaded" not in said and "2 workers [0 items]" in said, said
-    child = subprocess.run([*command, "-p", "theirs"], env=env, cwd=gpu_tests.ROOT, capture_output=True, text=True)
+    child = run_python(*command, "-p", "theirs", cwd=ROOT, **environment)
     assert "theirs is loaded" in child.stdout + child.stderr, "the plugin is none"
 
 

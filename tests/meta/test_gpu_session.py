@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from ..ci import hosts
-from ..ci.hosts import H200, HOSTS, L40S, cards
+from ..ci.hosts import GIB, H200, HOSTS, L40S, cards
 from .tree import copy, run_pytest
 
 # Every test says where it runs: worker, what CUDA sees, and which share of the memory it may take.
@@ -112,12 +112,14 @@ def test_a_session_with_more_workers_than_its_cards_take_does_not_start(session)
     assert "--engine gpu starts 16 workers at most on these 2 GPUs" in child.stderr, child.stderr
 
 
-@pytest.mark.parametrize(("workers", "little"), [(2, False), (4, True)])
-def test_a_session_says_where_workers_have_little_memory(session, workers, little):
+@pytest.mark.parametrize(
+    ("card", "workers", "little"), [(L40S, 2, False), (L40S, 4, True), (L40S | {"free": 12 * GIB}, 1, True)]
+)
+def test_a_session_says_where_workers_have_little_memory(session, card, workers, little):
     """They may be asked for: few tests are large."""
-    child = session(cards(L40S), "def test_one(device): pass\n", "-n", str(workers))
+    child = session(cards(card), "def test_one(device): pass\n", "-n", str(workers))
     assert child.returncode == 0 and f"{workers} workers, " in child.stdout, child.stdout + child.stderr
-    assert ("GiB each (the largest tests take up to 16)" in child.stdout) == little, child.stdout
+    assert ("GiB each (the largest tests take up to 15)" in child.stdout) == little, child.stdout
 
 
 def test_workers_are_told_the_environment(session):
@@ -140,9 +142,10 @@ def test_workers_end_at_once_unless_they_are_watched(session, watcher):
     """A tool writes what it saw while a process takes apart what it has. What tests found is told before."""
     source = """
 import atexit
-def test_one(worker_id): atexit.register(lambda: open(f"end-{worker_id}", "w").close())
-def test_two(worker_id): atexit.register(lambda: open(f"end-{worker_id}", "w").close())
-def test_three(worker_id): assert worker_id == "none"
+@pytest.mark.parametrize("number", range(3))
+def test_one(number, worker_id):
+    atexit.register(lambda: open(f"end-{worker_id}", "w").close())
+    assert number < 2
 """
     child = session(HOSTS["two"], source, "-n", "2", **({watcher: "something"} if watcher else {}))
     assert "1 failed, 2 passed" in child.stdout and "crashed" not in child.stdout, child.stdout + child.stderr
